@@ -1,0 +1,199 @@
+//! Which policy worker a trajectory goes to, and whether another one may start at all. Plain functions of what is known.
+
+use std::collections::BTreeMap;
+
+use furrow_rollout::{Hashes, Id, PolicyKind, PolicyWorker};
+
+use crate::groups::Home;
+use crate::ledger::PolicyFacts;
+
+/// A policy worker that can be given sessions.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PolicyOffer {
+    /// `host:port` that environment workers reach.
+    pub address: String,
+    /// What it runs.
+    pub kind: PolicyKind,
+    /// Sessions it holds at once.
+    pub sessions_max: u32,
+    /// Version of its weights.
+    pub version: Option<i32>,
+    /// What it is made of.
+    pub hashes: Hashes,
+}
+
+/// Policy workers that are there, and the sessions each has.
+#[derive(Debug, Clone, Default)]
+pub struct Rooms<'a> {
+    rooms: BTreeMap<&'a Id<PolicyWorker>, (&'a PolicyOffer, u32)>,
+}
+
+/// What paces the admission of new trajectories by the version of the weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pacing {
+    /// Trajectories a trainer takes for one version.
+    pub trajectories_per_version: u64,
+    /// Versions a trajectory may be behind when it ends.
+    pub max_off_policy_versions: u64,
+}
+
+impl Pacing {
+    /// How many trajectories may have been accepted or be under way at this version.
+    pub fn allowed(self, version: Option<i32>) -> u64 {
+        let version = version.map_or(0, |version| version.max(0) as u64);
+        version
+            .saturating_add(self.max_off_policy_versions)
+            .saturating_add(1)
+            .saturating_mul(self.trajectories_per_version)
+    }
+
+    /// Whether one more may start.
+    pub fn admits(self, accepted: u64, running: u64, version: Option<i32>) -> bool {
+        accepted.saturating_add(running) < self.allowed(version)
+    }
+}
+
+impl<'a> Rooms<'a> {
+    /// Rooms of these workers; `sessions` names the worker of each session there is.
+    pub fn new<'b>(
+        workers: impl Iterator<Item = (&'a Id<PolicyWorker>, &'a PolicyOffer)>,
+        sessions: impl Iterator<Item = &'b Id<PolicyWorker>>,
+    ) -> Self {
+        let mut rooms: BTreeMap<_, _> = workers.map(|(id, offer)| (id, (offer, 0))).collect();
+        for worker in sessions {
+            if let Some((_, taken)) = rooms.get_mut(worker) {
+                *taken += 1;
+            }
+        }
+        Self { rooms }
+    }
+
+    /// The worker for a group's next slot: its home while that lives (even if it is full just now: then the slot waits), else the
+    /// least loaded one of its kind.
+    pub fn for_group(&self, home: Option<&Home>) -> Option<PolicyFacts> {
+        match home {
+            Some(home) if self.rooms.contains_key(&home.worker) => self.with_room(&home.worker),
+            Some(home) => self.least_loaded(Some(home.kind)),
+            None => self.least_loaded(None),
+        }
+    }
+
+    /// The worker with the smallest share of its sessions taken; the lower id where that is equal.
+    pub fn least_loaded(&self, kind: Option<PolicyKind>) -> Option<PolicyFacts> {
+        let fits = |offer: &PolicyOffer, taken: u32| {
+            taken < offer.sessions_max && kind.is_none_or(|kind| offer.kind == kind)
+        };
+        // a / b < c / d without rounding: a × d < c × b
+        let share = |taken: u32, other: &PolicyOffer| u64::from(taken) * u64::from(other.sessions_max);
+        let mut best: Option<(&Id<PolicyWorker>, &PolicyOffer, u32)> = None;
+        for (id, (offer, taken)) in self.rooms.iter().filter(|(_, (offer, taken))| fits(offer, *taken)) {
+            if best.is_none_or(|(_, chosen, load)| share(*taken, chosen) < share(load, offer)) {
+                best = Some((id, offer, *taken));
+            }
+        }
+        best.map(|(id, offer, _)| facts(id, offer))
+    }
+
+    /// One more session.
+    pub fn add(&mut self, worker: &Id<PolicyWorker>) {
+        if let Some((_, taken)) = self.rooms.get_mut(worker) {
+            *taken += 1;
+        }
+    }
+
+    fn with_room(&self, worker: &Id<PolicyWorker>) -> Option<PolicyFacts> {
+        let (offer, taken) = self.rooms.get(worker)?;
+        (*taken < offer.sessions_max).then(|| facts(worker, offer))
+    }
+}
+
+/// A policy worker as it is now, for the ledger.
+pub fn facts(worker: &Id<PolicyWorker>, offer: &PolicyOffer) -> PolicyFacts {
+    PolicyFacts {
+        worker: worker.clone(),
+        address: offer.address.clone(),
+        kind: offer.kind,
+        version: offer.version,
+        hashes: offer.hashes.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn admission_is_paced_by_versions() {
+        let pacing = |trajectories_per_version, max_off_policy_versions| Pacing {
+            trajectories_per_version,
+            max_off_policy_versions,
+        };
+        let table = [
+            // per version, behind, version, accepted, running → admitted
+            (8, 0, None, 0, 0, true),
+            (8, 0, None, 3, 4, true),
+            (8, 0, None, 4, 4, false),
+            (8, 0, Some(0), 8, 0, false),
+            (8, 0, Some(1), 8, 7, true),
+            (8, 0, Some(1), 8, 8, false),
+            (8, 2, Some(0), 20, 3, true),
+            (8, 2, Some(0), 20, 4, false),
+            (8, 0, Some(-1), 7, 0, true),
+            (u64::MAX, u64::MAX, Some(i32::MAX), u64::MAX - 1, 0, true),
+        ];
+        for (per, behind, version, accepted, running, want) in table {
+            assert_eq!(
+                pacing(per, behind).admits(accepted, running, version),
+                want,
+                "{accepted} + {running} at {version:?} with {per} a version, {behind} behind"
+            );
+        }
+    }
+
+    /// Workers as `name:kind:taken/max`, separated by spaces; the home as `name:kind`.
+    #[track_caller]
+    fn check(workers: &str, home: Option<&str>, want: Option<&str>) {
+        let kind = |word| PolicyKind::parse(word).unwrap();
+        let parsed: Vec<(Id<PolicyWorker>, PolicyOffer, u32)> = workers
+            .split_whitespace()
+            .map(|text| {
+                let (name, rest) = text.split_once(':').unwrap();
+                let (word, load) = rest.split_once(':').unwrap();
+                let (taken, max) = load.split_once('/').unwrap();
+                let offer = PolicyOffer {
+                    address: format!("{name}:1"),
+                    kind: kind(word),
+                    sessions_max: max.parse().unwrap(),
+                    version: None,
+                    hashes: Hashes::default(),
+                };
+                (Id::new(name).unwrap(), offer, taken.parse().unwrap())
+            })
+            .collect();
+        let sessions = parsed.iter().flat_map(|(id, _, taken)| (0..*taken).map(move |_| id));
+        let rooms = Rooms::new(parsed.iter().map(|(id, offer, _)| (id, offer)), sessions);
+        let home = home.map(|text| {
+            let (name, word) = text.split_once(':').unwrap();
+            Home { worker: Id::new(name).unwrap(), kind: kind(word) }
+        });
+        let got = rooms.for_group(home.as_ref()).map(|facts| facts.worker.to_string());
+        assert_eq!(got.as_deref(), want, "{workers} with home {home:?}");
+    }
+
+    #[test]
+    fn groups_stay_together_and_new_ones_go_where_there_is_most_room() {
+        check("", None, None);
+        check("a:random:0/4", None, Some("a"));
+        check("a:random:1/4 b:random:0/4", None, Some("b"));
+        check("a:random:1/4 b:random:1/2", None, Some("a"));
+        check("a:random:1/2 b:random:2/4", None, Some("a"));
+        check("a:random:4/4 b:random:2/2", None, None);
+        check("a:random:4/4 b:random:1/2", None, Some("b"));
+        check("a:random:3/4 b:random:0/4", Some("a:random"), Some("a"));
+        check("a:random:4/4 b:random:0/4", Some("a:random"), None);
+        check("b:random:0/4", Some("a:random"), Some("b"));
+        check("b:scripted:0/4", Some("a:random"), None);
+        check("b:scripted:0/4 c:random:3/4", Some("a:random"), Some("c"));
+        check("a:random:0/0", None, None);
+    }
+}

@@ -1,0 +1,578 @@
+//! Decides: (state, event, now) → what must be remembered and what is done after. No clock, no I/O, no chance, so that whatever
+//! happened can be decided again, exactly.
+//!
+//! Chance enters once, through [`Plan::draw`], a function of the job's seed and the group's number. The order of everything is the
+//! order of ids: no hash map is ever walked.
+
+mod answer;
+mod ending;
+mod lending;
+mod notice;
+mod restore;
+mod stopping;
+mod workers;
+
+#[cfg(test)]
+mod cases;
+#[cfg(test)]
+mod simulation;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use furrow_rollout::{
+    Ancestry, End, EnvWorker, GroupRecord, Id, PolicyWorker, Run, Shard, Split, Trajectory,
+};
+
+use crate::assign::{Pacing, PolicyOffer, Rooms};
+use crate::groups::Group;
+use crate::lease::Leases;
+use crate::ledger::{Draw, Ended, Mutation, Start, Verdict};
+
+pub use answer::{Answer, Grant, Progress, Refused};
+pub use notice::Notice;
+pub use restore::Spooled;
+pub use stopping::Over;
+
+/// Everything that can wake the coordinator. To learn what it reacts to, read this.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// An environment worker shakes hands.
+    RegisterEnv {
+        /// Answered with [`Answer::Registered`].
+        call: Call,
+        /// Its id.
+        worker: Id<EnvWorker>,
+        /// Trajectories it acts at once.
+        sessions_max: u32,
+    },
+    /// A policy worker shakes hands.
+    RegisterPolicy {
+        /// Answered with [`Answer::Registered`].
+        call: Call,
+        /// Its id.
+        worker: Id<PolicyWorker>,
+        /// What it has to give.
+        offer: PolicyOffer,
+    },
+    /// A worker says that it is there.
+    Heartbeat {
+        /// Answered with [`Answer::Heard`].
+        call: Call,
+        /// Its id.
+        worker: WorkerId,
+        /// Version of a policy worker's weights.
+        policy_version: Option<i32>,
+    },
+    /// A worker says goodbye; what it holds is handed back.
+    Leave {
+        /// Answered with [`Answer::Left`].
+        call: Call,
+        /// Its id.
+        worker: WorkerId,
+    },
+    /// An environment worker asks for work.
+    Lease {
+        /// Answered with [`Answer::Leased`], at the latest after `wait_millis`.
+        call: Call,
+        /// Who asks.
+        worker: Id<EnvWorker>,
+        /// How many trajectories it can take.
+        slots: u32,
+        /// How long it would wait.
+        wait_millis: u64,
+    },
+    /// An environment worker still holds these.
+    Renew {
+        /// Answered with [`Answer::Renewed`].
+        call: Call,
+        /// Who holds them.
+        worker: Id<EnvWorker>,
+        /// What, under which token.
+        held: Vec<(Id<Trajectory>, u64)>,
+    },
+    /// A step arrived and may be spooled if its sender still holds the trajectory.
+    StepArrived {
+        /// Answered with [`Answer::Go`].
+        call: Call,
+        /// The trajectory.
+        trajectory: Id<Trajectory>,
+        /// Token it came under.
+        token: u64,
+    },
+    /// A step is spooled and synced.
+    StepKept {
+        /// The trajectory.
+        trajectory: Id<Trajectory>,
+        /// Its number.
+        step: u32,
+        /// Oldest and newest policy version among its tokens.
+        policy_versions: Option<(i32, i32)>,
+    },
+    /// An ending arrived and may be spooled if its sender still holds the trajectory.
+    EndingArrived {
+        /// Answered with [`Answer::Go`], or with [`Answer::Finished`] if this very ending was acknowledged before.
+        call: Call,
+        /// The trajectory.
+        trajectory: Id<Trajectory>,
+        /// Token it came under.
+        token: u64,
+        /// SHA-256 of the encoded ending.
+        digest: [u8; 32],
+    },
+    /// An ending is spooled and synced.
+    EndingKept {
+        /// Answered with [`Answer::Finished`] once it is in the ledger.
+        call: Call,
+        /// The trajectory.
+        trajectory: Id<Trajectory>,
+        /// Token it came under.
+        token: u64,
+        /// What it says.
+        ending: Reported,
+    },
+    /// A scorer came to a verdict, or failed.
+    Judged {
+        /// The trajectory.
+        trajectory: Id<Trajectory>,
+        /// The verdict, or why there is none.
+        verdict: Result<Verdict, String>,
+    },
+    /// The manifest names these rows.
+    Published {
+        /// The shard they are in.
+        shard: ShardNews,
+        /// Trajectories.
+        trajectories: Vec<Id<Trajectory>>,
+        /// Groups.
+        groups: Vec<Id<furrow_rollout::Group>>,
+    },
+    /// Assignments whose asker was gone before the answer.
+    Undelivered {
+        /// Which.
+        trajectories: Vec<Id<Trajectory>>,
+    },
+    /// Nobody waits for the answers to these any more; only requests for work are held so long that it matters.
+    HungUp {
+        /// Which.
+        calls: Vec<Call>,
+    },
+    /// The disk was looked at.
+    Disk {
+        /// `None` if there is room above the reserve, else the numbers, in a sentence.
+        low: Option<String>,
+    },
+    /// Somebody asks how far the job is.
+    Progress {
+        /// Answered with [`Answer::Progress`].
+        call: Call,
+    },
+    /// The coordinator shall stop: nothing new is lent, work in hand has a while to finish.
+    Drain {
+        /// Answered with [`Answer::Draining`], if somebody asked.
+        call: Option<Call>,
+    },
+    /// Time passed.
+    Tick,
+}
+
+/// A call that waits for its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Call(pub u64);
+
+/// A worker's id where its role is not told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerId {
+    /// As an environment worker.
+    pub env: Id<EnvWorker>,
+    /// As a policy worker.
+    pub policy: Id<PolicyWorker>,
+}
+
+/// What an environment worker reports of an end, so far as it decides anything.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reported {
+    /// Its name.
+    pub end: End,
+    /// Why, in a sentence.
+    pub reason: String,
+    /// Hash of the evidence, if anything was seen.
+    pub evidence_sha256: Option<[u8; 32]>,
+    /// Steps in the spool.
+    pub steps: u32,
+    /// SHA-256 of the encoded ending.
+    pub digest: [u8; 32],
+}
+
+/// A shard that was published, so far as it is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShardNews {
+    /// Which.
+    pub shard_id: Id<Shard>,
+    /// The manifest commit that names it.
+    pub version: u64,
+    /// Bytes of its files.
+    pub bytes: u64,
+}
+
+/// The moment of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Now {
+    /// By the coordinator's monotonic clock: leases run on it.
+    pub millis: u64,
+    /// Microseconds since the Unix epoch: a column, never a decision.
+    pub wall_micros: i64,
+}
+
+/// What an event leads to.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Decision {
+    /// Done at once: it promises nothing that is not durable already.
+    pub at_once: Vec<Effect>,
+    /// Remembered in one transaction, after those of all earlier decisions.
+    pub commit: Vec<Mutation>,
+    /// Done when this and all earlier decisions are durable.
+    pub then: Vec<Effect>,
+}
+
+/// Something to be done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// A call is answered. Each is answered once.
+    Reply {
+        /// The call.
+        call: Call,
+        /// The answer.
+        answer: Answer,
+    },
+    /// A finished trajectory's evidence is shown to its scorer; [`Event::Judged`] comes back.
+    Score {
+        /// The trajectory.
+        trajectory: Id<Trajectory>,
+        /// Its task and seed.
+        draw: Arc<Draw>,
+    },
+    /// An ended trajectory's rows go to the data set; [`Event::Published`] comes back.
+    Publish(Box<Outgoing>),
+    /// A closed group's row goes to the data set, not before its trajectories'; [`Event::Published`] comes back.
+    PublishGroup {
+        /// The row.
+        record: Box<GroupRecord>,
+    },
+    /// Nothing more will come for now: open shards are closed without waiting for more.
+    CloseShards,
+    /// Something happened that the farm says about itself.
+    Tell(Notice),
+    /// All is done.
+    Over(Over),
+}
+
+/// An ended trajectory on its way to the data set.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outgoing {
+    /// Where it belongs.
+    pub of: Ancestry,
+    /// How it began.
+    pub start: Start,
+    /// How it ended.
+    pub ended: Ended,
+    /// What its scorer said; `None` says that it failed.
+    pub verdict: Option<Verdict>,
+    /// Its task and seed.
+    pub draw: Arc<Draw>,
+}
+
+/// Settings that decide.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rules {
+    /// Attempts at one slot before it is given up.
+    pub attempts_max: u32,
+    /// Share of failed attempts beyond which the job stops.
+    pub failure_budget: f64,
+    /// Failed attempts that are allowed before the share is looked at.
+    pub failures_free: u64,
+    /// How long a lease lasts without a renewal, and a worker without a word.
+    pub lease_millis: u64,
+    /// How often a worker says that it is there.
+    pub heartbeat_millis: u64,
+    /// Longest time a request for work is held open.
+    pub lease_wait_millis: u64,
+    /// Most assignments in one answer.
+    pub leases_per_call_max: u32,
+    /// Time for work in hand when the coordinator stops.
+    pub drain_grace_millis: u64,
+    /// How often evidence is shown to a scorer that fails.
+    pub score_attempts_max: u32,
+    /// Trajectories that may wait to be scored or published.
+    pub backlog_max: usize,
+    /// What paces admission, if anything does.
+    pub pacing: Option<Pacing>,
+    /// Whether stale tokens are refused. Only a planted bug says no.
+    pub fencing: bool,
+}
+
+/// Which task each group is about. Asked in any order, it answers the same.
+pub trait Plan: Send + Sync {
+    /// Groups in the whole job.
+    fn groups(&self) -> u64;
+
+    /// Slots of each group.
+    fn group_size(&self) -> u32;
+
+    /// What the `index`th group draws.
+    fn draw(&self, index: u64) -> Drawn;
+}
+
+/// What a group is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Drawn {
+    /// Suite of the task.
+    pub suite: String,
+    /// The task.
+    pub task_id: String,
+    /// Its split.
+    pub split: Split,
+    /// The draw all slots share.
+    pub seed: u64,
+    /// The task's line in its file.
+    pub task_json: String,
+}
+
+/// The deciding half of the coordinator. Its size follows what is open or unpublished, never what was done.
+pub struct Core {
+    rules: Rules,
+    plan: Arc<dyn Plan>,
+    run_id: Id<Run>,
+    epoch: u64,
+    next_token: u64,
+    next_group: u64,
+    groups: BTreeMap<u64, Group>,
+    leases: Leases,
+    scoring: BTreeMap<Id<Trajectory>, Scoring>,
+    /// Ended and not yet in the data set, with the time of the end.
+    unpublished: BTreeMap<Id<Trajectory>, u64>,
+    env_workers: BTreeMap<Id<EnvWorker>, Seat<u32>>,
+    policy_workers: BTreeMap<Id<PolicyWorker>, Seat<PolicyOffer>>,
+    /// Newest version any policy worker has had.
+    newest_version: Option<i32>,
+    /// Until then a policy worker that is not there is believed to come back: it has not heard yet that the coordinator restarted.
+    settled_millis: u64,
+    waiting: VecDeque<Waiting>,
+    /// When time passed last. A coordinator that was stopped in between heard nobody, so nobody is late.
+    ticked_millis: u64,
+    disk_low: Option<String>,
+    told_pause: Option<furrow_telemetry::PauseReason>,
+    stopping: Option<stopping::Stopping>,
+    shards_closing: bool,
+    over: bool,
+    tally: Tally,
+}
+
+/// A worker that is there.
+#[derive(Debug, Clone, PartialEq)]
+struct Seat<T> {
+    offer: T,
+    seen_millis: u64,
+}
+
+/// A request for work that is held open.
+#[derive(Debug, Clone, PartialEq)]
+struct Waiting {
+    call: Call,
+    worker: Id<EnvWorker>,
+    slots: u32,
+    until_millis: u64,
+}
+
+/// A finished trajectory on its way to a verdict.
+#[derive(Debug, Clone, PartialEq)]
+struct Scoring {
+    start: Start,
+    of: Ancestry,
+    group: u64,
+    ended: Ended,
+    evidence_sha256: [u8; 32],
+    attempts: u32,
+    /// When it is shown to the scorer again; `None` while a scorer has it.
+    again_millis: Option<u64>,
+}
+
+/// Sums over the whole run.
+#[derive(Debug, Clone, PartialEq, Default)]
+struct Tally {
+    scored: u64,
+    failed: BTreeMap<End, u64>,
+    published: u64,
+    groups_closed: u64,
+    reward_sum: f64,
+    successes: u64,
+    steps: u64,
+}
+
+/// A caller that speaks for a trajectory.
+#[derive(Debug, Clone, Copy)]
+struct Claim<'a> {
+    call: Call,
+    trajectory: &'a Id<Trajectory>,
+    token: u64,
+}
+
+/// One event being decided.
+#[derive(Debug)]
+struct Turn {
+    now: Now,
+    decision: Decision,
+}
+
+impl Core {
+    /// Decides what an event leads to.
+    pub fn apply(&mut self, event: Event, now: Now) -> Decision {
+        let mut turn = Turn::at(now);
+        let matters = event.matters_to_lending();
+        self.take(event, &mut turn);
+        if matters {
+            self.serve(&mut turn);
+            self.tell_admission(&mut turn);
+            self.finish_up(&mut turn);
+        }
+        turn.decision
+    }
+
+    /// Whether no worker is there any more.
+    pub fn is_alone(&self) -> bool {
+        self.env_workers.is_empty() && self.policy_workers.is_empty()
+    }
+
+    /// How far the job is.
+    pub fn progress(&self) -> Progress {
+        let tally = &self.tally;
+        Progress {
+            run_id: self.run_id.clone(),
+            groups_planned: self.plan.groups(),
+            groups_closed: tally.groups_closed,
+            assigned: self.leases.len() as u64,
+            scored: tally.scored,
+            failed: tally.failed.clone(),
+            published: tally.published,
+            reward_sum: tally.reward_sum,
+            successes: tally.successes,
+            steps: tally.steps,
+            env_workers: self.env_workers.len() as u64,
+            policy_workers: self.policy_workers.len() as u64,
+            admission: self.pause().map_or_else(|| "open".to_owned(), |(_, detail)| detail),
+            run_over: self.over,
+        }
+    }
+
+    fn take(&mut self, event: Event, turn: &mut Turn) {
+        match event {
+            Event::RegisterEnv { call, worker, sessions_max } => {
+                self.register_env(call, &worker, sessions_max, turn);
+            }
+            Event::RegisterPolicy { call, worker, offer } => self.register_policy(call, &worker, offer, turn),
+            Event::Heartbeat { call, worker, policy_version } => {
+                self.heartbeat(call, &worker, policy_version, turn);
+            }
+            Event::Leave { call, worker } => self.leave(call, &worker, turn),
+            Event::Lease { call, worker, slots, wait_millis } => {
+                let until_millis = turn.now.millis + wait_millis.min(self.rules.lease_wait_millis);
+                self.ask(Waiting { call, worker, slots, until_millis }, turn);
+            }
+            Event::Renew { call, worker, held } => self.renew(call, &worker, &held, turn),
+            Event::StepArrived { call, trajectory, token } => {
+                self.check_step(Claim { call, trajectory: &trajectory, token }, turn);
+            }
+            Event::StepKept { trajectory, step, policy_versions } => {
+                self.keep_step(&trajectory, step, policy_versions);
+            }
+            Event::EndingArrived { call, trajectory, token, digest } => {
+                self.check_ending(Claim { call, trajectory: &trajectory, token }, digest, turn);
+            }
+            Event::EndingKept { call, trajectory, token, ending } => {
+                self.finish(Claim { call, trajectory: &trajectory, token }, ending, turn);
+            }
+            Event::Judged { trajectory, verdict } => self.judge(&trajectory, verdict, turn),
+            Event::Published { shard, trajectories, groups } => {
+                self.published(shard, &trajectories, &groups, turn);
+            }
+            Event::Undelivered { trajectories } => self.take_back(&trajectories, turn),
+            Event::HungUp { calls } => self.forget(&calls),
+            Event::Disk { low } => self.disk_low = low,
+            Event::Progress { call } => {
+                let answer = Answer::Progress(Box::new(self.progress()));
+                turn.at_once(Effect::Reply { call, answer });
+            }
+            Event::Drain { call } => self.drain(call, turn),
+            Event::Tick => self.tick(turn),
+        }
+    }
+
+    fn tick(&mut self, turn: &mut Turn) {
+        self.forgive_own_absence(turn.now);
+        self.lapse_leases(turn);
+        self.lapse_workers(turn);
+        self.rehome(turn.now);
+        self.score_again(turn);
+        self.end_grace(turn);
+    }
+
+    /// Policy workers and how full they are.
+    fn rooms(&self) -> Rooms<'_> {
+        let workers = self.policy_workers.iter().map(|(id, seat)| (id, &seat.offer));
+        Rooms::new(workers, self.leases.iter().map(|lease| &lease.policy.worker))
+    }
+
+    fn group(&mut self, index: u64) -> &mut Group {
+        self.groups.get_mut(&index).expect("a group stays until its last trajectory is published")
+    }
+}
+
+impl Event {
+    /// Whether more or less may be lent after it. The calls of a step do not, and there are thousands of them for each that does.
+    fn matters_to_lending(&self) -> bool {
+        !matches!(
+            self,
+            Event::StepArrived { .. }
+                | Event::StepKept { .. }
+                | Event::EndingArrived { .. }
+                | Event::Renew { .. }
+                | Event::Progress { .. }
+        )
+    }
+}
+
+impl Turn {
+    fn at(now: Now) -> Self {
+        Self { now, decision: Decision::default() }
+    }
+
+    fn at_once(&mut self, effect: Effect) {
+        self.decision.at_once.push(effect);
+    }
+
+    fn commit(&mut self, mutation: Mutation) {
+        self.decision.commit.push(mutation);
+    }
+
+    fn then(&mut self, effect: Effect) {
+        self.decision.then.push(effect);
+    }
+
+    fn reply(&mut self, call: Call, answer: Answer) {
+        self.at_once(Effect::Reply { call, answer });
+    }
+
+    fn reply_when_durable(&mut self, call: Call, answer: Answer) {
+        self.then(Effect::Reply { call, answer });
+    }
+
+    fn tell(&mut self, notice: Notice) {
+        self.then(Effect::Tell(notice));
+    }
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core").field("progress", &self.progress()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,154 @@
+//! What callers are told.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use furrow_rollout::{Ancestry, End, Id, Run, Trajectory};
+
+use super::Claim;
+use crate::lease::Stale;
+use crate::ledger::Draw;
+
+/// What a call is answered with.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Answer {
+    /// The worker is known from now on.
+    Registered {
+        /// The run.
+        run_id: Id<Run>,
+        /// How often its directory was opened.
+        epoch: u64,
+        /// How often the worker shall say that it is there.
+        heartbeat_millis: u64,
+    },
+    /// A heartbeat was heard.
+    Heard {
+        /// Whether the worker is registered.
+        known: bool,
+        /// Whether nothing more will come.
+        run_over: bool,
+    },
+    /// Goodbye.
+    Left,
+    /// Trajectories to act.
+    Leased {
+        /// Which.
+        grants: Vec<Grant>,
+        /// Whether nothing more will come.
+        run_over: bool,
+    },
+    /// Leases were prolonged, but for these.
+    Renewed {
+        /// No longer lent to the caller.
+        lost: Vec<Id<Trajectory>>,
+        /// Trajectories that go on with another policy worker, and its address.
+        moves: Vec<(Id<Trajectory>, String)>,
+    },
+    /// The caller holds the trajectory: what it brought may be spooled.
+    Go {
+        /// Where the trajectory belongs.
+        of: Ancestry,
+        /// Steps of it that are durable.
+        steps: u32,
+    },
+    /// The end is durable.
+    Finished,
+    /// How far the job is.
+    Progress(Box<Progress>),
+    /// Nothing new will be lent.
+    Draining,
+    /// No.
+    Refused(Refused),
+}
+
+/// A trajectory, lent.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Grant {
+    /// Where it belongs.
+    pub of: Ancestry,
+    /// Fencing token.
+    pub token: u64,
+    /// How long the lease lasts without a renewal.
+    pub lease_millis: u64,
+    /// Its task and seed.
+    pub draw: Arc<Draw>,
+    /// Policy worker to talk to.
+    pub policy_address: String,
+}
+
+/// Why a call is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The worker is not registered here.
+    #[error("{worker} is not registered with this coordinator: register again")]
+    UnknownWorker {
+        /// Who called.
+        worker: String,
+    },
+    /// The caller does not hold the trajectory.
+    #[error("token {token} of {trajectory} is stale: {}", stale(.current))]
+    Stale {
+        /// The trajectory.
+        trajectory: Id<Trajectory>,
+        /// Token it came under.
+        token: u64,
+        /// The token it is lent under, if it is.
+        current: Option<u64>,
+    },
+    /// Another ending was acknowledged.
+    #[error("{trajectory} was acknowledged with another ending")]
+    OtherEnding {
+        /// The trajectory.
+        trajectory: Id<Trajectory>,
+    },
+}
+
+/// How far the job is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Progress {
+    /// The run.
+    pub run_id: Id<Run>,
+    /// Groups in the whole job.
+    pub groups_planned: u64,
+    /// Groups whose row is final.
+    pub groups_closed: u64,
+    /// Trajectories lent now.
+    pub assigned: u64,
+    /// Trajectories with a reward.
+    pub scored: u64,
+    /// Trajectories that ended by the farm's fault.
+    pub failed: BTreeMap<End, u64>,
+    /// Trajectories in the data set.
+    pub published: u64,
+    /// Sum of all rewards.
+    pub reward_sum: f64,
+    /// Scored trajectories that solved their task.
+    pub successes: u64,
+    /// Steps acknowledged since this coordinator started.
+    pub steps: u64,
+    /// Environment workers there.
+    pub env_workers: u64,
+    /// Policy workers there.
+    pub policy_workers: u64,
+    /// `open`, or why nothing is lent.
+    pub admission: String,
+    /// Whether all is done.
+    pub run_over: bool,
+}
+
+impl Refused {
+    pub(super) fn stale(claim: Claim, why: Stale) -> Self {
+        let current = match why {
+            Stale::NotLent => None,
+            Stale::OtherToken { current } => Some(current),
+        };
+        Self::Stale { trajectory: claim.trajectory.clone(), token: claim.token, current }
+    }
+}
+
+fn stale(current: &Option<u64>) -> String {
+    match current {
+        Some(current) => format!("it is lent under {current}"),
+        None => "it is not lent any more".to_owned(),
+    }
+}

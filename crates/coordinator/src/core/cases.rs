@@ -1,0 +1,677 @@
+//! Single decisions of the core, one test a rule. What they make together is for the simulation to see.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use furrow_rollout::{End, Hashes, Id, PolicyKind, Score, Split, Trajectory};
+use furrow_telemetry::PauseReason;
+
+use super::{
+    Answer, Call, Core, Decision, Drawn, Effect, Event, Grant, Notice, Now, Over, Plan, Reported, Rules,
+    ShardNews, Spooled, WorkerId,
+};
+use crate::assign::{Pacing, PolicyOffer};
+use crate::ledger::{Ledger, MemoryLedger, Mutation, RunOpening, Verdict};
+
+/// A core whose decisions are durable at once.
+struct Office {
+    core: Core,
+    ledger: MemoryLedger,
+    rules: Rules,
+    groups: u64,
+    group_size: u32,
+    millis: u64,
+    calls: u64,
+    /// Effects since they were last looked at, answers left out.
+    effects: Vec<Effect>,
+}
+
+struct Tasks(u64, u32);
+
+impl Plan for Tasks {
+    fn groups(&self) -> u64 {
+        self.0
+    }
+    fn group_size(&self) -> u32 {
+        self.1
+    }
+    fn draw(&self, index: u64) -> Drawn {
+        Drawn {
+            suite: "starter".into(),
+            task_id: "click".into(),
+            split: Split::Train,
+            seed: index,
+            task_json: "{}".into(),
+        }
+    }
+}
+
+fn rules() -> Rules {
+    Rules {
+        attempts_max: 3,
+        failure_budget: 1.0,
+        failures_free: 0,
+        lease_millis: 1_000,
+        heartbeat_millis: 100,
+        lease_wait_millis: 500,
+        leases_per_call_max: 16,
+        drain_grace_millis: 300,
+        score_attempts_max: 2,
+        backlog_max: 100,
+        pacing: None,
+        fencing: true,
+    }
+}
+
+impl Office {
+    fn new(groups: u64, group_size: u32, rules: Rules) -> Self {
+        let mut ledger = MemoryLedger::default();
+        let core = started(&mut ledger, &rules, Tasks(groups, group_size), &BTreeMap::new(), 0).0;
+        Self { core, ledger, rules, groups, group_size, millis: 0, calls: 0, effects: Vec::new() }
+    }
+
+    /// With an environment worker of eight sessions and a policy worker of eight.
+    fn staffed(groups: u64, group_size: u32, rules: Rules) -> Self {
+        let mut office = Self::new(groups, group_size, rules);
+        office.env("env", 8);
+        office.policy("policy", "there:1", 8);
+        office
+    }
+
+    fn restart(&mut self, spooled: &BTreeMap<Id<Trajectory>, Spooled>) {
+        let plan = Tasks(self.groups, self.group_size);
+        let (core, decision) = started(&mut self.ledger, &self.rules, plan, spooled, self.millis);
+        self.core = core;
+        self.effects.clear();
+        self.keep(decision, None);
+    }
+
+    fn apply(&mut self, event: Event) {
+        let now = Now { millis: self.millis, wall_micros: self.millis as i64 * 1000 };
+        let decision = self.core.apply(event, now);
+        self.keep(decision, None);
+    }
+
+    /// Applies an event and returns its answer, if it was answered now.
+    fn try_ask(&mut self, event: impl FnOnce(Call) -> Event) -> Option<Answer> {
+        self.calls += 1;
+        let call = Call(self.calls);
+        let now = Now { millis: self.millis, wall_micros: self.millis as i64 * 1000 };
+        let decision = self.core.apply(event(call), now);
+        self.keep(decision, Some(call))
+    }
+
+    fn ask(&mut self, event: impl FnOnce(Call) -> Event) -> Answer {
+        self.try_ask(event).expect("an answer")
+    }
+
+    fn keep(&mut self, decision: Decision, asked: Option<Call>) -> Option<Answer> {
+        self.ledger.commit(&decision.commit).expect("the ledger takes what the core decides");
+        let mut answered = None;
+        for effect in decision.at_once.into_iter().chain(decision.then) {
+            match effect {
+                Effect::Reply { call, answer } if Some(call) == asked => answered = Some(answer),
+                effect => self.effects.push(effect),
+            }
+        }
+        answered
+    }
+
+    fn pass(&mut self, millis: u64) {
+        self.millis += millis;
+        self.apply(Event::Tick);
+    }
+
+    /// So much time, in steps that everybody stays alive in.
+    fn pass_alive(&mut self, millis: u64) {
+        for _ in 0..millis / 100 {
+            for name in ["env", "policy", "other"] {
+                self.ask(|call| Event::Heartbeat { call, worker: worker(name), policy_version: None });
+            }
+            self.pass(100);
+        }
+    }
+
+    fn env(&mut self, name: &str, sessions_max: u32) {
+        let worker = Id::new(name).unwrap();
+        self.ask(|call| Event::RegisterEnv { call, worker, sessions_max });
+    }
+
+    fn policy(&mut self, name: &str, address: &str, sessions_max: u32) {
+        let offer = PolicyOffer {
+            address: address.into(),
+            kind: PolicyKind::Random,
+            sessions_max,
+            version: Some(0),
+            hashes: Hashes::default(),
+        };
+        let worker = Id::new(name).unwrap();
+        self.ask(|call| Event::RegisterPolicy { call, worker, offer });
+    }
+
+    fn try_lease(&mut self, slots: u32) -> Option<(Vec<Grant>, bool)> {
+        let worker = Id::new("env").unwrap();
+        match self.try_ask(|call| Event::Lease { call, worker, slots, wait_millis: 0 })? {
+            Answer::Leased { grants, run_over } => Some((grants, run_over)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn lease(&mut self, slots: u32) -> Vec<Grant> {
+        self.try_lease(slots).expect("an answer").0
+    }
+
+    fn renew(&mut self, grant: &Grant) -> (usize, Vec<(Id<Trajectory>, String)>) {
+        let held = vec![(grant.of.trajectory_id.clone(), grant.token)];
+        let worker = Id::new("env").unwrap();
+        match self.ask(|call| Event::Renew { call, worker, held }) {
+            Answer::Renewed { lost, moves } => (lost.len(), moves),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn end(&mut self, grant: &Grant, end: End) -> Answer {
+        self.report(grant, Reported { end, ..answered() })
+    }
+
+    fn report(&mut self, grant: &Grant, ending: Reported) -> Answer {
+        let (trajectory, token) = (grant.of.trajectory_id.clone(), grant.token);
+        self.ask(|call| Event::EndingKept { call, trajectory, token, ending })
+    }
+
+    fn score(&mut self, grant: &Grant, reward: f32) {
+        let verdict = Ok(verdict(Some(reward), [5; 32]));
+        self.apply(Event::Judged { trajectory: grant.of.trajectory_id.clone(), verdict });
+    }
+
+    fn publish_all(&mut self) {
+        let (mut trajectories, mut groups) = (Vec::new(), Vec::new());
+        for effect in std::mem::take(&mut self.effects) {
+            match effect {
+                Effect::Publish(outgoing) => trajectories.push(outgoing.of.trajectory_id),
+                Effect::PublishGroup { record } => groups.push(record.group_id),
+                other => self.effects.push(other),
+            }
+        }
+        let shard = ShardNews { shard_id: Id::new("shard").unwrap(), version: 0, bytes: 1 };
+        self.apply(Event::Published { shard, trajectories, groups });
+    }
+
+    fn take_over(&mut self) -> Option<Over> {
+        let over = |effect: &Effect| match effect {
+            Effect::Over(over) => Some(over.clone()),
+            _ => None,
+        };
+        self.effects.iter().find_map(over)
+    }
+
+    fn failed(&self) -> Vec<(End, bool)> {
+        let failed = |effect: &Effect| match effect {
+            Effect::Tell(Notice::Failed { end, retried, .. }) => Some((*end, *retried)),
+            _ => None,
+        };
+        self.effects.iter().filter_map(failed).collect()
+    }
+
+    fn count(&self, is_meant: impl Fn(&Effect) -> bool) -> usize {
+        self.effects.iter().filter(|effect| is_meant(effect)).count()
+    }
+
+    fn pause(&self) -> Option<PauseReason> {
+        self.core.pause().map(|(reason, _)| reason)
+    }
+}
+
+fn started(
+    ledger: &mut MemoryLedger,
+    rules: &Rules,
+    plan: Tasks,
+    spooled: &BTreeMap<Id<Trajectory>, Spooled>,
+    millis: u64,
+) -> (Core, Decision) {
+    let run_id = Id::new("run").unwrap();
+    ledger
+        .commit(&[Mutation::RunOpened(RunOpening { run_id, job_sha256: [0; 32], at_micros: 0 })])
+        .expect("the run opens");
+    let mut snapshot = ledger.load().unwrap();
+    let run = snapshot.run.take().unwrap();
+    let now = Now { millis, wall_micros: millis as i64 * 1000 };
+    Core::start(rules.clone(), Arc::new(plan), (run, snapshot), spooled, now)
+}
+
+fn worker(name: &str) -> WorkerId {
+    WorkerId { env: Id::new(name).unwrap(), policy: Id::new(name).unwrap() }
+}
+
+fn answered() -> Reported {
+    Reported {
+        end: End::Answered,
+        reason: String::new(),
+        evidence_sha256: Some([5; 32]),
+        steps: 0,
+        digest: [1; 32],
+    }
+}
+
+fn verdict(reward: Option<f32>, evidence_sha256: [u8; 32]) -> Verdict {
+    let score = Score {
+        reward,
+        success: reward.map(|reward| reward > 0.0),
+        components: Vec::new(),
+        scorer: "probe".into(),
+        version: 1,
+        rationale: "because".into(),
+        evidence_sha256,
+    };
+    Verdict { score, micros: 1 }
+}
+
+fn ids(grants: &[Grant]) -> Vec<&str> {
+    grants.iter().map(|grant| grant.of.trajectory_id.as_str()).collect()
+}
+
+#[test]
+fn slots_are_lent_group_by_group_under_rising_tokens() {
+    let mut office = Office::staffed(2, 2, rules());
+    let grants = office.lease(3);
+    assert_eq!(ids(&grants), ["run-g000000-s0-a0", "run-g000000-s1-a0", "run-g000001-s0-a0"]);
+    assert_eq!(grants.iter().map(|grant| grant.token).collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(grants[0].draw.seed, grants[1].draw.seed, "siblings share a draw");
+    assert_eq!(ids(&office.lease(3)), ["run-g000001-s1-a0"]);
+    assert_eq!(office.try_lease(3), Some((Vec::new(), false)), "all are lent, and one may come back");
+}
+
+#[test]
+fn a_waiting_request_is_answered_when_there_is_work_or_its_time_is_up() {
+    let mut office = Office::new(1, 1, rules());
+    office.env("env", 8);
+    let env = || Id::new("env").unwrap();
+    let wait = |office: &mut Office, wait_millis| {
+        office.try_ask(|call| Event::Lease { call, worker: env(), slots: 1, wait_millis })
+    };
+    let answers = |office: &mut Office| {
+        let answer = |effect: Effect| match effect {
+            Effect::Reply { answer: Answer::Leased { grants, .. }, .. } => Some(grants.len()),
+            _ => None,
+        };
+        std::mem::take(&mut office.effects).into_iter().filter_map(answer).collect::<Vec<_>>()
+    };
+    assert_eq!(wait(&mut office, 200), None);
+    office.pass(199);
+    assert_eq!(answers(&mut office), [0usize; 0]);
+    office.pass(1);
+    assert_eq!(answers(&mut office), [0]);
+    assert_eq!(wait(&mut office, 60_000), None);
+    assert_eq!(wait(&mut office, 60_000), None);
+    assert_eq!(answers(&mut office), [0], "a newer request takes the place of the older");
+    office.policy("policy", "there:1", 8);
+    assert_eq!(answers(&mut office), [1]);
+    assert_eq!(wait(&mut office, 60_000), None);
+    office.pass_alive(500);
+    assert!(answers(&mut office).contains(&0), "nothing is held longer than limits.lease_wait_millis");
+}
+
+#[test]
+fn a_request_whose_asker_hung_up_is_given_nothing() {
+    let mut office = Office::new(1, 1, rules());
+    office.env("env", 8);
+    let env = Id::new("env").unwrap();
+    assert_eq!(office.try_ask(|call| Event::Lease { call, worker: env, slots: 1, wait_millis: 400 }), None);
+    office.apply(Event::HungUp { calls: vec![Call(office.calls)] });
+    office.policy("policy", "there:1", 8);
+    assert_eq!(office.core.progress().assigned, 0);
+}
+
+/// Ends the first slot's attempts so, and tells how each failed and whether it was tried again; `None` where it is to be scored.
+#[track_caller]
+fn check_ends(reports: &[(End, bool)], want: &[Option<(End, bool)>]) {
+    let mut office = Office::staffed(1, 1, rules());
+    let mut got = Vec::new();
+    for (end, saw) in reports {
+        let grant = office.lease(1).remove(0);
+        let evidence_sha256 = saw.then_some([5; 32]);
+        office.effects.clear();
+        office.report(&grant, Reported { end: *end, evidence_sha256, ..answered() });
+        got.push(office.failed().first().copied());
+    }
+    assert_eq!(got, want, "{reports:?}");
+}
+
+#[test]
+fn the_farms_ends_are_tried_again_and_the_policys_own_are_scored() {
+    use End::*;
+    check_ends(&[(Answered, true)], &[None]);
+    check_ends(&[(MaxSteps, true)], &[None]);
+    check_ends(&[(Answered, false), (Done, true)], &[Some((PageCrash, true)), None]);
+    check_ends(
+        &[(EnvCrash, false), (BrowserDead, false), (Blocked, true)],
+        &[Some((EnvCrash, true)), Some((BrowserDead, true)), Some((Blocked, false))],
+    );
+    check_ends(&[(PageHang, true), (PageHang, true)], &[Some((PageHang, true)), None]);
+    check_ends(
+        &[(PageHang, true), (PageHang, false), (PolicyFault, false)],
+        &[Some((PageHang, true)), Some((PageCrash, true)), Some((PolicyFault, false))],
+    );
+}
+
+#[test]
+fn a_scorer_is_asked_again_and_then_given_up() {
+    let mut office = Office::staffed(1, 1, rules());
+    let grant = office.lease(1).remove(0);
+    office.end(&grant, End::Answered);
+    let failures = [
+        Err("it crashed".to_owned()),
+        Ok(verdict(None, [5; 32])),
+        Ok(verdict(Some(f32::NAN), [5; 32])),
+        Ok(verdict(Some(1.0), [6; 32])),
+    ];
+    for verdict in failures {
+        let mut office = Office::staffed(1, 1, rules());
+        let grant = office.lease(1).remove(0);
+        office.end(&grant, End::Answered);
+        for asked in 1..=2 {
+            assert_eq!(office.count(|effect| matches!(effect, Effect::Score { .. })), asked);
+            assert_eq!(office.failed(), vec![]);
+            let trajectory = grant.of.trajectory_id.clone();
+            office.apply(Event::Judged { trajectory, verdict: verdict.clone() });
+            office.pass_alive(600);
+        }
+        assert_eq!(office.failed(), [(End::ScorerError, true)], "{verdict:?}");
+    }
+    office.score(&grant, 0.5);
+    assert_eq!((office.core.progress().scored, office.core.progress().reward_sum), (1, 0.5));
+}
+
+#[test]
+fn a_group_closes_once_and_its_row_follows_its_last_trajectory() {
+    let mut office = Office::staffed(1, 2, rules());
+    let grants = office.lease(2);
+    grants.iter().for_each(|grant| drop(office.end(grant, End::Answered)));
+    office.score(&grants[0], 1.0);
+    let closed = |effect: &Effect| matches!(effect, Effect::PublishGroup { .. });
+    assert_eq!(office.count(closed), 0);
+    office.score(&grants[1], 0.0);
+    assert_eq!(office.count(closed), 1);
+    let order = |is_meant: fn(&Effect) -> bool| office.effects.iter().rposition(is_meant);
+    let last = order(|effect| matches!(effect, Effect::Publish(_)));
+    assert!(last < order(|effect| matches!(effect, Effect::PublishGroup { .. })));
+    assert!(order(|effect| matches!(effect, Effect::CloseShards)).is_some(), "nothing more will come");
+    assert_eq!(office.take_over(), None, "it is not published yet");
+    office.publish_all();
+    assert_eq!(office.take_over(), Some(Over::Complete));
+    assert_eq!(office.try_lease(1), Some((Vec::new(), true)));
+    assert!(office.core.groups.is_empty() && office.core.unpublished.is_empty());
+}
+
+#[test]
+fn a_repeated_ending_is_acknowledged_and_another_one_is_not() {
+    let mut office = Office::staffed(1, 1, rules());
+    let grant = office.lease(1).remove(0);
+    assert_eq!(office.end(&grant, End::Answered), Answer::Finished);
+    assert_eq!(office.end(&grant, End::Answered), Answer::Finished);
+    let other = office.report(&grant, Reported { digest: [2; 32], ..answered() });
+    assert!(matches!(other, Answer::Refused(super::Refused::OtherEnding { .. })), "{other:?}");
+    let token = grant.token + 1;
+    let stale = office.end(&Grant { token, ..grant.clone() }, End::Answered);
+    assert!(matches!(stale, Answer::Refused(super::Refused::Stale { .. })), "{stale:?}");
+    assert_eq!(office.renew(&grant).0, 0, "its holder may not know yet that it was acknowledged");
+    assert_eq!(office.count(|effect| matches!(effect, Effect::Score { .. })), 1);
+}
+
+#[test]
+fn an_acknowledgement_waits_for_the_ledger() {
+    let mut office = Office::staffed(1, 1, rules());
+    let grant = office.lease(1).remove(0);
+    let (trajectory, token) = (grant.of.trajectory_id.clone(), grant.token);
+    let now = Now { millis: 0, wall_micros: 0 };
+    for round in 0..2 {
+        let (trajectory, call) = (trajectory.clone(), Call(90 + round));
+        let decision =
+            office.core.apply(Event::EndingKept { call, trajectory, token, ending: answered() }, now);
+        let says = |effects: &[Effect]| {
+            effects.contains(&Effect::Reply { call: Call(90 + round), answer: Answer::Finished })
+        };
+        assert!(!says(&decision.at_once) && says(&decision.then), "round {round}");
+        assert_eq!(
+            decision.commit.is_empty(),
+            round == 1,
+            "the second is not written again, but waits all the same"
+        );
+    }
+}
+
+#[test]
+fn a_lease_lives_as_long_as_somebody_speaks_for_it() {
+    let mut office = Office::staffed(1, 2, rules());
+    let grants = office.lease(2);
+    for _ in 0..5 {
+        office.pass_alive(500);
+        assert_eq!(office.renew(&grants[0]).0, 0);
+    }
+    assert_eq!(office.failed(), [(End::LeaseLost, true)], "nobody spoke for the other");
+    assert_eq!(office.renew(&grants[1]).0, 1);
+    assert_eq!(ids(&office.lease(1)), ["run-g000000-s1-a1"]);
+    let (trajectory, token) = (grants[0].of.trajectory_id.clone(), grants[0].token);
+    office.pass_alive(900);
+    let go = office.ask(|call| Event::StepArrived { call, trajectory, token });
+    assert!(matches!(go, Answer::Go { .. }), "{go:?}");
+    office.pass_alive(900);
+    assert_eq!(office.renew(&grants[0]).0, 0, "a step is a word too");
+}
+
+#[test]
+fn a_coordinator_that_was_stopped_blames_nobody() {
+    let mut office = Office::staffed(1, 1, rules());
+    let grant = office.lease(1).remove(0);
+    office.pass(60_000);
+    assert_eq!((office.failed(), office.core.progress().env_workers), (vec![], 1));
+    assert_eq!(office.renew(&grant).0, 0);
+    office.pass_alive(1_000);
+    assert_eq!(office.failed(), [(End::LeaseLost, true)]);
+}
+
+#[test]
+fn a_leaving_worker_hands_back_what_it_holds() {
+    let mut office = Office::staffed(1, 2, rules());
+    let grants = office.lease(2);
+    office.end(&grants[0], End::Answered);
+    office.ask(|call| Event::Leave { call, worker: worker("env") });
+    assert_eq!(office.failed(), [(End::Cancelled, true)]);
+    assert_eq!(office.core.progress().env_workers, 0);
+}
+
+#[test]
+fn what_never_arrived_is_lent_again() {
+    let mut office = Office::staffed(1, 1, rules());
+    let grant = office.lease(1).remove(0);
+    office.apply(Event::Undelivered { trajectories: vec![grant.of.trajectory_id.clone()] });
+    assert_eq!(ids(&office.lease(1)), ["run-g000000-s0-a1"]);
+    office.apply(Event::Undelivered { trajectories: vec![grant.of.trajectory_id] });
+    assert_eq!(office.core.progress().assigned, 1, "the newer one stays");
+}
+
+#[test]
+fn sessions_of_a_lost_policy_worker_go_on_elsewhere() {
+    let mut office = Office::staffed(1, 2, rules());
+    let grants = office.lease(2);
+    office.policy("other", "elsewhere:1", 1);
+    for grant in [&grants[0], &grants[1], &grants[0], &grants[1]] {
+        office.pass_alive(300); // beyond the time in which a policy worker is believed to come back
+        assert_eq!(office.renew(grant), (0, vec![]));
+    }
+    office.ask(|call| Event::Leave {
+        call,
+        worker: WorkerId { env: Id::new("x").unwrap(), ..worker("policy") },
+    });
+    let moves: Vec<_> = grants.iter().flat_map(|grant| office.renew(grant).1).collect();
+    assert_eq!(
+        moves,
+        [(grants[0].of.trajectory_id.clone(), "elsewhere:1".to_owned())],
+        "there is room for one"
+    );
+    assert_eq!(office.renew(&grants[0]).1.len(), 1, "told again: the first answer may have been lost");
+    office.policy("policy", "there:2", 8);
+    assert_eq!(office.renew(&grants[1]).1, [(grants[1].of.trajectory_id.clone(), "there:2".to_owned())]);
+}
+
+#[test]
+fn admission_pauses_for_named_reasons() {
+    use PauseReason::{Backlog, DiskReserve, NoPolicyWorker, OffPolicy};
+    let pacing = Some(Pacing { trajectories_per_version: 2, max_off_policy_versions: 0 });
+    let mut office = Office::new(4, 1, Rules { pacing, backlog_max: 3, ..rules() });
+    office.env("env", 8);
+    assert_eq!(office.pause(), Some(NoPolicyWorker));
+    office.policy("policy", "there:1", 8);
+    assert_eq!(office.pause(), None);
+    office.apply(Event::Disk { low: Some("full".into()) });
+    assert_eq!(office.pause(), Some(DiskReserve));
+    assert_eq!(office.try_lease(8), Some((Vec::new(), false)));
+    office.apply(Event::Disk { low: None });
+    let grants = office.lease(8);
+    assert_eq!((grants.len(), office.pause()), (2, Some(OffPolicy)));
+    let published = |call| Event::Heartbeat { call, worker: worker("policy"), policy_version: Some(1) };
+    office.ask(published);
+    assert_eq!(office.lease(1).len(), 1);
+    office.end(&grants[0], End::Answered);
+    office.end(&grants[1], End::EnvCrash);
+    assert_eq!(office.pause(), None);
+    let third = office.lease(1).remove(0);
+    office.end(&third, End::Answered);
+    assert_eq!(office.pause(), Some(Backlog));
+    let paused: Vec<_> = office
+        .effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Tell(Notice::Paused { reason, .. }) => Some(*reason),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(paused, [DiskReserve, OffPolicy, Backlog]);
+}
+
+#[test]
+fn draining_lends_nothing_waits_and_cancels_the_rest() {
+    let mut office = Office::staffed(2, 2, rules());
+    let grants = office.lease(3);
+    office.end(&grants[0], End::Answered);
+    assert_eq!(office.ask(|call| Event::Drain { call: Some(call) }), Answer::Draining);
+    assert_eq!(office.try_lease(1), Some((Vec::new(), true)));
+    office.score(&grants[0], 1.0);
+    office.pass(100);
+    office.end(&grants[1], End::Answered);
+    office.score(&grants[1], 1.0);
+    assert_eq!(office.failed(), vec![]);
+    office.pass(200);
+    assert_eq!(office.failed(), [(End::Cancelled, true)]);
+    assert_eq!(office.take_over(), None);
+    office.publish_all();
+    assert_eq!(office.take_over(), Some(Over::Drained { cancelled: 1 }));
+    office.restart(&BTreeMap::new());
+    office.env("env", 8);
+    office.policy("policy", "there:1", 8);
+    assert_eq!(ids(&office.lease(8)), ["run-g000001-s0-a1", "run-g000001-s1-a0"]);
+}
+
+#[test]
+fn a_farm_that_fails_too_often_stops() {
+    let stopped_after = |failure_budget, failures_free| {
+        let rules = Rules { failure_budget, failures_free, attempts_max: 100, ..rules() };
+        let mut office = Office::staffed(1, 1, rules);
+        for failures in 1..50 {
+            let (grants, run_over) = office.try_lease(1)?;
+            if run_over {
+                return Some(failures - 1);
+            }
+            office.end(&grants[0], End::BrowserDead);
+        }
+        None
+    };
+    assert_eq!(stopped_after(0.0, 0), Some(1));
+    assert_eq!(stopped_after(0.0, 5), Some(6));
+    assert_eq!(stopped_after(0.5, 5), Some(11)); // 11 > 5 + 0.5 × 11
+    assert_eq!(stopped_after(1.0, 0), None);
+}
+
+#[test]
+fn the_error_of_a_stopped_job_says_what_failed() {
+    let mut office = Office::staffed(1, 2, Rules { failure_budget: 0.1, ..rules() });
+    let grants = office.lease(2);
+    office.end(&grants[0], End::BrowserDead);
+    office.end(&grants[1], End::Answered);
+    office.score(&grants[1], 1.0);
+    office.publish_all();
+    let Some(Over::TooManyFailures { detail }) = office.take_over() else { panic!("{:?}", office.effects) };
+    let told = "1 attempts failed against 0 scored (browser_dead 1), limits.failure_budget = 0.1 allows 0: ";
+    assert!(detail.starts_with(told), "{detail}");
+}
+
+#[test]
+fn a_restart_takes_up_what_was_open() {
+    let mut office = Office::staffed(3, 2, rules());
+    let grants = office.lease(6);
+    office.end(&grants[0], End::Answered);
+    office.end(&grants[1], End::Answered);
+    office.score(&grants[1], 1.0);
+    office.end(&grants[2], End::PageHang);
+    let held = Spooled { steps: 4, policy_versions: Some((1, 2)), ending: None };
+    let ended = Spooled { steps: 0, policy_versions: None, ending: Some([1; 32]) };
+    let spooled = [(grants[3].of.trajectory_id.clone(), held), (grants[0].of.trajectory_id.clone(), ended)];
+    office.millis = 50_000;
+    office.restart(&spooled.into());
+
+    let progress = office.core.progress();
+    assert_eq!((progress.assigned, progress.scored, progress.published), (3, 1, 0));
+    assert_eq!(office.count(|effect| matches!(effect, Effect::Score { .. })), 1);
+    assert_eq!(office.count(|effect| matches!(effect, Effect::Publish(_))), 2);
+    assert_eq!(office.end(&grants[0], End::Answered), Answer::Finished, "acknowledged by the one before");
+
+    office.env("env", 8);
+    office.policy("policy", "there:1", 8);
+    office.pass_alive(100);
+    let (trajectory, token) = (grants[3].of.trajectory_id.clone(), grants[3].token);
+    let go = office.ask(|call| Event::StepArrived { call, trajectory, token });
+    assert!(matches!(go, Answer::Go { steps: 4, .. }), "{go:?}");
+    let again = office.lease(8);
+    assert_eq!(ids(&again), ["run-g000001-s0-a1"]);
+    assert_eq!(again[0].token, 7, "tokens go on");
+    office.effects.clear();
+    office.end(&again[0], End::PageHang);
+    assert_eq!(office.failed(), vec![], "it hung before: now it is the policy's own");
+
+    let epoch =
+        office.ask(|call| Event::RegisterEnv { call, worker: Id::new("e").unwrap(), sessions_max: 1 });
+    assert!(matches!(epoch, Answer::Registered { epoch: 2, .. }), "{epoch:?}");
+    office.pass_alive(900);
+    assert_eq!(office.failed().len(), 2, "each got one whole term, and the one that spoke has more");
+}
+
+#[test]
+fn an_ending_that_came_too_late_is_not_acknowledged_after_a_restart_either() {
+    let mut office = Office::staffed(1, 2, rules());
+    let grants = office.lease(2);
+    office.end(&grants[0], End::BrowserDead);
+    office.pass_alive(1_000);
+    assert_eq!(office.failed(), [(End::BrowserDead, true), (End::LeaseLost, true)]);
+    let spooled = Spooled { steps: 0, policy_versions: None, ending: Some([1; 32]) };
+    let spooled = grants.iter().map(|grant| (grant.of.trajectory_id.clone(), spooled));
+    office.restart(&spooled.collect());
+    assert_eq!(office.end(&grants[0], End::BrowserDead), Answer::Finished);
+    let late = office.end(&grants[1], End::Answered);
+    assert!(matches!(late, Answer::Refused(super::Refused::Stale { .. })), "{late:?}");
+}
+
+#[test]
+fn what_is_published_is_forgotten() {
+    let mut office = Office::staffed(3_000, 1, rules());
+    for _ in 0..3_000 {
+        let grant = office.lease(1).remove(0);
+        office.end(&grant, End::Answered);
+        office.score(&grant, 1.0);
+        office.publish_all();
+        office.effects.clear();
+        let Core { groups, scoring, unpublished, leases, waiting, .. } = &office.core;
+        let kept = groups.len() + scoring.len() + unpublished.len() + leases.len() + waiting.len();
+        assert_eq!(kept, 0);
+    }
+    assert_eq!((office.core.progress().published, office.core.progress().groups_closed), (3_000, 3_000));
+}

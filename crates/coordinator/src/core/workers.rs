@@ -1,0 +1,128 @@
+//! Who is there: workers that register, say that they are there, leave or go silent.
+
+use furrow_rollout::{End, EnvWorker, Id, PolicyWorker};
+use furrow_telemetry::WorkerKind;
+
+use super::{Answer, Call, Core, Effect, Notice, Now, Seat, Turn, WorkerId};
+use crate::assign::PolicyOffer;
+
+impl Core {
+    pub(super) fn register_env(
+        &mut self,
+        call: Call,
+        worker: &Id<EnvWorker>,
+        sessions_max: u32,
+        turn: &mut Turn,
+    ) {
+        let seat = Seat { offer: sessions_max, seen_millis: turn.now.millis };
+        if self.env_workers.insert(worker.clone(), seat).is_none() {
+            turn.greet(WorkerKind::Env, worker.as_str(), sessions_max);
+        }
+        self.welcome(call, turn);
+    }
+
+    pub(super) fn register_policy(
+        &mut self,
+        call: Call,
+        worker: &Id<PolicyWorker>,
+        offer: PolicyOffer,
+        turn: &mut Turn,
+    ) {
+        self.newest_version = self.newest_version.max(offer.version);
+        let sessions_max = offer.sessions_max;
+        let seat = Seat { offer, seen_millis: turn.now.millis };
+        if self.policy_workers.insert(worker.clone(), seat).is_none() {
+            turn.greet(WorkerKind::Policy, worker.as_str(), sessions_max);
+        }
+        self.rehome(turn.now);
+        self.welcome(call, turn);
+    }
+
+    pub(super) fn heartbeat(
+        &mut self,
+        call: Call,
+        worker: &WorkerId,
+        policy_version: Option<i32>,
+        turn: &mut Turn,
+    ) {
+        let now = turn.now.millis;
+        let env = self.env_workers.get_mut(&worker.env).map(|seat| seat.seen_millis = now);
+        let policy = self.policy_workers.get_mut(&worker.policy).map(|seat| {
+            seat.seen_millis = now;
+            seat.offer.version = policy_version.or(seat.offer.version);
+        });
+        if policy.is_some() {
+            self.newest_version = self.newest_version.max(policy_version);
+        }
+        let known = env.is_some() || policy.is_some();
+        turn.reply(call, Answer::Heard { known, run_over: self.no_more_work() });
+    }
+
+    pub(super) fn leave(&mut self, call: Call, worker: &WorkerId, turn: &mut Turn) {
+        if self.env_workers.remove(&worker.env).is_some() {
+            turn.miss(WorkerKind::Env, worker.env.as_str(), LEFT);
+        }
+        if self.policy_workers.remove(&worker.policy).is_some() {
+            turn.miss(WorkerKind::Policy, worker.policy.as_str(), LEFT);
+        }
+        self.dismiss(&worker.env, turn);
+        for lease in self.leases.take_where(|lease| lease.start.env_worker == worker.env) {
+            let reason = format!("handed back by {}, which left", worker.env);
+            self.fail_lease(lease, End::Cancelled, &reason, turn);
+        }
+        self.rehome(turn.now);
+        turn.reply_when_durable(call, Answer::Left);
+    }
+
+    /// Forgets workers that said nothing for the length of a lease. Their trajectories live by leases of their own.
+    pub(super) fn lapse_workers(&mut self, turn: &mut Turn) {
+        let oldest = turn.now.millis.saturating_sub(self.rules.lease_millis);
+        for worker in silent(&self.env_workers, oldest) {
+            self.env_workers.remove(&worker);
+            self.dismiss(&worker, turn);
+            turn.miss(WorkerKind::Env, worker.as_str(), SILENT);
+        }
+        for worker in silent(&self.policy_workers, oldest) {
+            self.policy_workers.remove(&worker);
+            turn.miss(WorkerKind::Policy, worker.as_str(), SILENT);
+        }
+    }
+
+    /// After a stop of the coordinator's own (a suspended machine, a full disk) everybody gets one whole term, as after a restart.
+    pub(super) fn forgive_own_absence(&mut self, now: Now) {
+        let absent_millis = now.millis.saturating_sub(self.ticked_millis);
+        self.ticked_millis = now.millis;
+        if absent_millis <= self.rules.lease_millis / 3 {
+            return;
+        }
+        let expires_millis = now.millis + self.rules.lease_millis;
+        self.leases.iter_mut().for_each(|lease| lease.expires_millis = expires_millis);
+        self.env_workers.values_mut().for_each(|seat| seat.seen_millis = now.millis);
+        self.policy_workers.values_mut().for_each(|seat| seat.seen_millis = now.millis);
+    }
+
+    fn welcome(&self, call: Call, turn: &mut Turn) {
+        let heartbeat_millis = self.rules.heartbeat_millis;
+        let (run_id, epoch) = (self.run_id.clone(), self.epoch);
+        turn.reply(call, Answer::Registered { run_id, epoch, heartbeat_millis });
+    }
+}
+
+const LEFT: &str = "it left";
+const SILENT: &str = "it went silent";
+
+impl Turn {
+    fn greet(&mut self, kind: WorkerKind, worker: &str, slots: u32) {
+        let worker = worker.to_owned();
+        self.at_once(Effect::Tell(Notice::WorkerRegistered { kind, worker, slots }));
+    }
+
+    fn miss(&mut self, kind: WorkerKind, worker: &str, reason: &'static str) {
+        let worker = worker.to_owned();
+        self.at_once(Effect::Tell(Notice::WorkerLost { kind, worker, reason }));
+    }
+}
+
+fn silent<K, T>(seats: &std::collections::BTreeMap<Id<K>, Seat<T>>, oldest: u64) -> Vec<Id<K>> {
+    seats.iter().filter(|(_, seat)| seat.seen_millis < oldest).map(|(id, _)| id.clone()).collect()
+}

@@ -1,0 +1,219 @@
+//! The one door to files that must survive a crash: nothing written is promised until it is synced.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, IoSlice, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::crash;
+
+/// A file that only grows.
+///
+/// In a build with the feature `failpoints`, `FURROW_POWER_CUT=1` holds bytes back in memory until they are synced, so that
+/// kill -9 loses what a power cut would lose: it leaves no page cache behind. The fail point `fault.sync` makes syncs fail.
+#[derive(Debug)]
+pub struct DurableFile {
+    path: PathBuf,
+    file: File,
+    written: u64,
+    synced: u64,
+    poisoned: bool,
+    #[cfg(feature = "failpoints")]
+    held: Option<Vec<u8>>,
+}
+
+/// A file operation that failed.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("cannot {operation} {path}")]
+pub struct DurableError {
+    /// What was tried.
+    pub operation: &'static str,
+    /// On what.
+    pub path: PathBuf,
+    /// What the system said.
+    pub source: Arc<io::Error>,
+}
+
+impl DurableFile {
+    /// Makes an empty file that must not be there yet. Its name is durable once the directory is synced.
+    pub fn create(path: impl Into<PathBuf>) -> Result<Self, DurableError> {
+        let path = path.into();
+        let made = OpenOptions::new().append(true).create_new(true).open(&path);
+        let file = made.map_err(DurableError::on("create", &path))?;
+        Ok(Self::new(path, file, 0))
+    }
+
+    /// Opens a file and cuts what follows its first `keep` bytes.
+    pub fn open(path: impl Into<PathBuf>, keep: u64) -> Result<Self, DurableError> {
+        let path = path.into();
+        let file = OpenOptions::new().append(true).open(&path).map_err(DurableError::on("open", &path))?;
+        let length = file.metadata().map_err(DurableError::on("measure", &path))?.len();
+        if length != keep {
+            file.set_len(keep).map_err(DurableError::on("cut", &path))?;
+            file.sync_all().map_err(DurableError::on("sync", &path))?;
+        }
+        Ok(Self::new(path, file, keep))
+    }
+
+    /// Adds the parts, one after another. When they do not fit, the file is left as it was.
+    pub fn write(&mut self, parts: &[&[u8]]) -> Result<(), DurableError> {
+        self.check()?;
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        #[cfg(feature = "failpoints")]
+        if let Some(held) = &mut self.held {
+            parts.iter().for_each(|part| held.extend_from_slice(part));
+            self.written += length as u64;
+            return Ok(());
+        }
+        if let Err(error) = write_all(&self.file, parts) {
+            // half an entry must not stay in front of the next one
+            self.poisoned = self.file.set_len(self.written).is_err();
+            return Err(DurableError::on("write to", &self.path)(error));
+        }
+        self.written += length as u64;
+        Ok(())
+    }
+
+    /// Makes everything written durable. After a failure the kernel may have thrown the bytes away and called them clean, so
+    /// asking again proves nothing: the file takes no more.
+    pub fn sync(&mut self) -> Result<(), DurableError> {
+        self.check()?;
+        self.poisoned = true;
+        if crash::planted("fault.sync") {
+            return Err(DurableError::on("sync", &self.path)(rustix::io::Errno::IO.into()));
+        }
+        #[cfg(feature = "failpoints")]
+        if let Some(held) = &mut self.held {
+            self.file.write_all(held).map_err(DurableError::on("write to", &self.path))?;
+            held.clear();
+        }
+        self.file.sync_data().map_err(DurableError::on("sync", &self.path))?;
+        self.poisoned = false;
+        self.synced = self.written;
+        Ok(())
+    }
+
+    /// Bytes written, synced or not.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Whether something waits for a sync.
+    pub fn is_dirty(&self) -> bool {
+        self.written != self.synced
+    }
+
+    fn new(path: PathBuf, file: File, length: u64) -> Self {
+        Self {
+            path,
+            file,
+            written: length,
+            synced: length,
+            poisoned: false,
+            #[cfg(feature = "failpoints")]
+            held: power_cut().then(Vec::new),
+        }
+    }
+
+    fn check(&self) -> Result<(), DurableError> {
+        if !self.poisoned {
+            return Ok(());
+        }
+        let why = io::Error::other("an earlier write or sync of this file failed");
+        Err(DurableError::on("go on with", &self.path)(why))
+    }
+}
+
+impl DurableError {
+    /// For `map_err`.
+    pub(crate) fn on(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self { operation, path: path.to_owned(), source: Arc::new(source) }
+    }
+
+    /// Whether there was no room; freeing some helps.
+    pub fn is_full(&self) -> bool {
+        is_full(&self.source)
+    }
+}
+
+/// Whether an error says that there is no room, by the disk, a quota or a limit on file sizes.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
+}
+
+/// Makes names added to or removed from a directory durable.
+pub fn sync_dir(path: &Path) -> Result<(), DurableError> {
+    File::open(path).and_then(|dir| dir.sync_all()).map_err(DurableError::on("sync directory", path))
+}
+
+/// Makes a directory, where there is none, and its name durable.
+pub fn make_durable_dir(path: &Path) -> Result<(), DurableError> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(path).map_err(DurableError::on("create", path))?;
+    path.parent().filter(|above| !above.as_os_str().is_empty()).map_or(Ok(()), sync_dir)
+}
+
+fn write_all(mut file: &File, parts: &[&[u8]]) -> io::Result<()> {
+    let mut slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
+    let mut rest = &mut slices[..];
+    IoSlice::advance_slices(&mut rest, 0); // drops empty parts in front
+    while !rest.is_empty() {
+        match file.write_vectored(rest) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(count) => IoSlice::advance_slices(&mut rest, count),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(feature = "failpoints")]
+fn power_cut() -> bool {
+    std::env::var_os("FURROW_POWER_CUT").is_some_and(|value| value == "1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_follow_each_other_and_a_tail_is_cut() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let mut file = DurableFile::create(&path).unwrap();
+        file.write(&[b"", b"one", b"", b"two"]).unwrap();
+        assert!(file.is_dirty());
+        file.sync().unwrap();
+        assert!(!file.is_dirty());
+        drop(file);
+        let mut file = DurableFile::open(&path, 4).unwrap();
+        file.write(&[b"three"]).unwrap();
+        file.sync().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"onetthree");
+        assert_eq!(file.written(), 9);
+    }
+
+    #[test]
+    fn a_file_is_made_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        DurableFile::create(&path).unwrap();
+        let error = DurableFile::create(&path).unwrap_err();
+        assert_eq!(error.source.kind(), ErrorKind::AlreadyExists);
+        assert!(error.to_string().contains("cannot create"), "{error}");
+    }
+
+    #[test]
+    fn a_full_disk_is_told_apart_and_a_failed_sync_is_final() {
+        // The one device whose writes fail with "no space left" and that cannot be cut back or synced either.
+        let file = OpenOptions::new().append(true).open("/dev/full").unwrap();
+        let mut file = DurableFile::new("/dev/full".into(), file, 0);
+        assert!(file.write(&[b"x"]).unwrap_err().is_full());
+        let after = file.sync().unwrap_err();
+        assert!(!after.is_full());
+        assert!(after.to_string().contains("cannot go on with"), "{after}");
+    }
+}

@@ -1,0 +1,435 @@
+//! What every ledger must do: one table of stories, and random walks on which it must agree with the one in memory.
+
+use furrow_records::{Table, WrittenFile};
+use furrow_rollout::{Component, End, Group, Hashes, Id, PolicyKind, Run, Score, Shard, Split, Trajectory};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+
+use super::*;
+
+/// A refusal is told by a part of its text.
+type Story = (&'static str, Vec<Mutation>, Result<(), &'static str>);
+
+/// Runs the whole suite; `make` gives an empty ledger each time.
+pub fn ledger_conformance<L: Ledger>(make: impl Fn() -> L) {
+    for (name, story, want) in stories() {
+        check(&mut make(), name, &story, want);
+    }
+    what_is_settled_leaves_the_snapshot(&mut make());
+    fates(&mut make());
+    agrees_with_memory(make);
+}
+
+#[track_caller]
+fn check(ledger: &mut impl Ledger, name: &str, story: &[Mutation], want: Result<(), &str>) {
+    let (last, before) = story.split_last().expect("a story has an end");
+    for mutation in before {
+        ledger.commit(std::slice::from_ref(mutation)).unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+    let snapshot = ledger.load().unwrap();
+    let got = ledger.commit(std::slice::from_ref(last)).map_err(|error| error.to_string());
+    match (&got, want) {
+        (Ok(()), Ok(())) => assert_ne!(ledger.load().unwrap(), snapshot, "{name}: nothing changed"),
+        (Err(text), Err(part)) if text.contains(part) => {
+            assert_eq!(ledger.load().unwrap(), snapshot, "{name}: a refusal changed something");
+        }
+        _ => panic!("{name}: got {got:?}, want {want:?}"),
+    }
+}
+
+/// Each story is refused or accepted at its last mutation.
+fn stories() -> Vec<Story> {
+    let lent = || vec![opened(), drawn(0), assigned(0, 0, 0, 1)];
+    let finished = || [lent(), vec![finish(0, 0, 0, 1, End::Answered)]].concat();
+    let scored = || [finished(), vec![score(0, 0, 0, 1.0)]].concat();
+    let failed = || [lent(), vec![fail(0, 0, 0, End::LeaseLost)]].concat();
+    let closed = || [scored(), vec![assigned(0, 1, 0, 2), fail(0, 1, 0, End::Cancelled), close(0)]].concat();
+    let and = |mut story: Vec<Mutation>, last: Mutation| {
+        story.push(last);
+        story
+    };
+    let other_job = RunOpening { job_sha256: [9; 32], ..opening() };
+    let long_name = RunOpening { run_id: Id::new("r".repeat(97)).unwrap(), ..opening() };
+    let odd_part = Component { name: "raw".to_owned(), value: f32::INFINITY };
+    let no_reward = |reward| verdict(0, 0, 0, Score { reward, ..seen(0.0) });
+    vec![
+        ("a run opens", vec![opened()], Ok(())),
+        ("a run opens again", vec![opened(), opened()], Ok(())),
+        (
+            "another job is refused",
+            vec![opened(), Mutation::RunOpened(other_job)],
+            Err("use another output_dir"),
+        ),
+        ("a run's id leaves room", vec![Mutation::RunOpened(long_name)], Err("use at most 96")),
+        ("nothing comes before the run", vec![drawn(0)], Err("no run was opened")),
+        ("a group is drawn", vec![opened(), drawn(0)], Ok(())),
+        ("groups are drawn in order", vec![opened(), drawn(1)], Err("next group is 0, not 1")),
+        ("a group has slots", vec![opened(), draw_with(0, 0)], Err("no slots")),
+        ("draws do not go back", vec![opened(), drawn(0), redrawn(1, 0)], Err("drawn 1 times, not 0")),
+        ("a trajectory is lent", lent(), Ok(())),
+        (
+            "a token is the next",
+            vec![opened(), drawn(0), assigned(0, 0, 0, 5)],
+            Err("next token is 1, not 5"),
+        ),
+        ("a group is known", vec![opened(), assigned(0, 0, 0, 1)], Err("no group")),
+        ("a slot exists", vec![opened(), drawn(0), assigned(0, 2, 0, 1)], Err("no slot 2")),
+        (
+            "attempts count up",
+            vec![opened(), drawn(0), assigned(0, 0, 1, 1)],
+            Err("next attempt is 0, not 1"),
+        ),
+        ("a slot has one holder", and(lent(), assigned(0, 0, 1, 2)), Err("still holds the slot")),
+        ("a finished one holds its slot", and(finished(), assigned(0, 0, 1, 2)), Err("still holds the slot")),
+        ("a scored one holds its slot", and(scored(), assigned(0, 0, 1, 2)), Err("still holds the slot")),
+        ("a failed one is retried", and(failed(), assigned(0, 0, 1, 2)), Ok(())),
+        ("a closed group takes none", and(closed(), assigned(0, 1, 1, 3)), Err("is closed")),
+        ("a trajectory finishes", finished(), Ok(())),
+        ("a stale token finishes nothing", and(lent(), finish(0, 0, 0, 9, End::Done)), Err("token")),
+        ("an unknown one does not finish", and(lent(), finish(0, 1, 0, 1, End::Done)), Err("finish of")),
+        ("a farm's end is not finished", and(lent(), finish(0, 0, 0, 1, End::EnvCrash)), Err("farm's fault")),
+        ("a hang that recurs is", and(lent(), finish(0, 0, 0, 1, End::PageHang)), Ok(())),
+        ("it finishes once", and(finished(), finish(0, 0, 0, 1, End::Answered)), Err("not lent")),
+        ("a failed one does not finish", and(failed(), finish(0, 0, 0, 1, End::Answered)), Err("not lent")),
+        ("a finished one is scored", scored(), Ok(())),
+        ("a lent one is not scored", and(lent(), score(0, 0, 0, 1.0)), Err("not waiting for a score")),
+        ("it is scored once", and(scored(), score(0, 0, 0, 0.0)), Err("not waiting for a score")),
+        ("no verdict is no reward", and(finished(), no_reward(None)), Err("finite reward")),
+        ("a reward is a number", and(finished(), no_reward(Some(f32::NAN))), Err("finite reward")),
+        (
+            "so is each of its parts",
+            and(finished(), verdict(0, 0, 0, Score { components: vec![odd_part], ..seen(1.0) })),
+            Err("component raw is inf"),
+        ),
+        (
+            "the scorer saw what was acknowledged",
+            and(finished(), verdict(0, 0, 0, Score { evidence_sha256: [8; 32], ..seen(1.0) })),
+            Err("score of"),
+        ),
+        ("a lent one fails", failed(), Ok(())),
+        ("a finished one fails", and(finished(), fail(0, 0, 0, End::ScorerError)), Ok(())),
+        ("a scored one does not", and(scored(), fail(0, 0, 0, End::ScorerError)), Err("ended already")),
+        ("it fails once", and(failed(), fail(0, 0, 0, End::Cancelled)), Err("ended already")),
+        ("the policy's end is no failure", and(lent(), fail(0, 0, 0, End::Answered)), Err("policy's own")),
+        ("a hang is one the first time", and(lent(), fail(0, 0, 0, End::PageHang)), Ok(())),
+        ("a group closes", closed(), Ok(())),
+        ("an open attempt keeps it open", and(lent(), close(0)), Err("still open")),
+        ("so does one without a score", and(finished(), close(0)), Err("still open")),
+        ("it closes once", and(closed(), close(0)), Err("closed already")),
+        ("a shard opens", and(closed(), shard_open(0, &[(0, 0, 0), (0, 1, 0)], &[0])), Ok(())),
+        (
+            "shards are numbered",
+            and(closed(), shard_open(1, &[(0, 0, 0)], &[])),
+            Err("next shard is 0, not 1"),
+        ),
+        ("an empty shard is none", and(closed(), shard_open(0, &[], &[])), Err("empty shard")),
+        (
+            "a shard holds a row once",
+            and(closed(), shard_open(0, &[(0, 0, 0), (0, 0, 0)], &[])),
+            Err("twice"),
+        ),
+        ("a merge opens", and(closed(), merge_open(0, &[])), Ok(())),
+        ("a merge adds no rows", and(closed(), merge_open(0, &[(0, 0, 0)])), Err("new rows and a merge")),
+        ("a lent one waits", and(lent(), shard_open(0, &[(0, 0, 0)], &[])), Err("has not ended")),
+        (
+            "a group follows its trajectories",
+            and(closed(), shard_open(0, &[(0, 0, 0)], &[0])),
+            Err("published before its"),
+        ),
+        ("an open group waits", and(scored(), shard_open(0, &[(0, 0, 0)], &[0])), Err("open")),
+        (
+            "a row is in one shard",
+            [closed(), vec![shard_open(0, &[(0, 0, 0)], &[]), shard_open(1, &[(0, 0, 0)], &[])]].concat(),
+            Err("is in"),
+        ),
+        ("a shard is written", [closed(), shard(0, 3)].concat(), Ok(())),
+        (
+            "it is written once",
+            [closed(), shard(0, 3), vec![shard_written(0)]].concat(),
+            Err("shard_write of"),
+        ),
+        (
+            "it is published once",
+            [closed(), shard(0, 4), vec![shard_published(0, 1)]].concat(),
+            Err("written"),
+        ),
+        (
+            "unwritten it is not",
+            [closed(), shard(0, 1), vec![shard_published(0, 0)]].concat(),
+            Err("written"),
+        ),
+        ("a shard is abandoned", [closed(), shard(0, 1), vec![abandoned(0)]].concat(), Ok(())),
+        (
+            "not once it is written",
+            [closed(), shard(0, 2), vec![abandoned(0)]].concat(),
+            Err("shard_abandon of"),
+        ),
+        (
+            "its rows go to another",
+            [closed(), shard(0, 1), vec![abandoned(0), shard_open(1, &[(0, 0, 0), (0, 1, 0)], &[0])]]
+                .concat(),
+            Ok(()),
+        ),
+        (
+            "a manifest version is one shard's",
+            [
+                closed(),
+                vec![shard_open(0, &[(0, 0, 0)], &[]), shard_written(0), shard_published(0, 4)],
+                vec![shard_open(1, &[(0, 1, 0)], &[0]), shard_written(1), shard_published(1, 4)],
+            ]
+            .concat(),
+            Err("manifest"),
+        ),
+    ]
+}
+
+fn what_is_settled_leaves_the_snapshot(ledger: &mut impl Ledger) {
+    let story = [
+        vec![opened(), drawn(0), drawn(1), assigned(1, 0, 0, 1)],
+        vec![assigned(0, 0, 0, 2), finish(0, 0, 0, 2, End::Done), score(0, 0, 0, 0.5)],
+        vec![assigned(0, 1, 0, 3), fail(0, 1, 0, End::BrowserDead), close(0)],
+    ]
+    .concat();
+    ledger.commit(&story).unwrap();
+    let before = ledger.load().unwrap();
+    assert_eq!(before.unpublished().count(), 2);
+    ledger.commit(&shard(0, 2)).unwrap();
+    let written = ledger.load().unwrap();
+    assert_eq!(written.unpublished().count(), 0);
+    assert_eq!(written.shards[0].files.as_deref(), Some(&[shard_file()][..]));
+    assert_eq!(written.shards[0].trajectories, [trajectory(0, 0, 0), trajectory(0, 1, 0)]);
+    assert_eq!(written.shards[0].groups, [group(0)]);
+    ledger.commit(&[shard_published(0, 6)]).unwrap();
+    let settled = ledger.load().unwrap();
+    assert_eq!(settled.groups.iter().map(|row| row.draw.index).collect::<Vec<_>>(), [1]);
+    assert_eq!(settled.trajectories.len(), 1);
+    assert_eq!(settled.trajectories[0].start.group_id, group(1));
+    assert!(settled.shards.is_empty());
+    let run = settled.run.unwrap();
+    assert_eq!((run.epoch, run.next_token, run.next_group, run.next_shard, run.draws), (1, 4, 2, 1, 2));
+    let tally = TaskTally { scored: 1, succeeded: 1, reward_sum: 0.5 };
+    let totals = Totals {
+        scored: 1,
+        failed: [(End::BrowserDead, 1)].into(),
+        groups_closed: 1,
+        shards_published: 1,
+        tasks: [(("starter".to_owned(), "click".to_owned()), tally)].into(),
+    };
+    assert_eq!(settled.totals, totals);
+}
+
+fn fates(ledger: &mut impl Ledger) {
+    let mut fate = |mutations: &[Mutation]| {
+        ledger.commit(mutations).unwrap();
+        ledger.fate(&trajectory(0, 0, 0)).unwrap()
+    };
+    assert_eq!(fate(&[opened(), draw_with(0, 1)]), None);
+    assert_eq!(fate(&[assigned(0, 0, 0, 1)]), Some(Fate::Open));
+    assert_eq!(fate(&[finish(0, 0, 0, 1, End::Done)]), Some(Fate::Ended));
+    assert_eq!(fate(&[score(0, 0, 0, 1.0), close(0)]), Some(Fate::Ended));
+    assert_eq!(fate(&[shard_open(0, &[(0, 0, 0)], &[0]), shard_written(0)]), Some(Fate::Ended));
+    assert_eq!(fate(&[shard_published(0, 1)]), Some(Fate::Published));
+}
+
+/// Random batches, most of them nonsense: both ledgers say yes or no to the same ones and hold the same afterwards.
+fn agrees_with_memory<L: Ledger>(make: impl Fn() -> L) {
+    let mut runner = TestRunner::new(ProptestConfig { cases: 64, ..ProptestConfig::default() });
+    let batches = prop::collection::vec(prop::collection::vec(any_mutation(), 1..3), 1..60);
+    let walk = |batches: Vec<Vec<Mutation>>| {
+        let (mut ledger, mut memory) = (make(), MemoryLedger::default());
+        for batch in [vec![opened()], vec![drawn(0)]].iter().chain(&batches) {
+            let (got, want) = (ledger.commit(batch), memory.commit(batch));
+            prop_assert_eq!(got.is_ok(), want.is_ok(), "{:?}: {:?}, memory says {:?}", batch, got, want);
+        }
+        prop_assert_eq!(ledger.load().unwrap(), memory.load().unwrap());
+        Ok(())
+    };
+    runner.run(&batches, walk).unwrap();
+}
+
+/// Small numbers, so that a walk gets somewhere.
+fn any_mutation() -> impl Strategy<Value = Mutation> {
+    let place = || (0..2u64, 0..2u32, 0..2u32);
+    let rows = || prop::collection::vec(place(), 0..5);
+    prop_oneof![
+        1 => Just(opened()),
+        1 => (0..3u64).prop_map(drawn),
+        6 => (place(), 1..8u64).prop_map(|((g, s, a), token)| assigned(g, s, a, token)),
+        6 => (place(), 1..8u64).prop_map(|((g, s, a), token)| finish(g, s, a, token, End::Answered)),
+        6 => place().prop_map(|(g, s, a)| score(g, s, a, 0.5)),
+        3 => place().prop_map(|(g, s, a)| fail(g, s, a, End::Cancelled)),
+        3 => (0..2u64).prop_map(close),
+        4 => (0..3u64, rows(), prop::collection::vec(0..2u64, 0..2))
+            .prop_map(|(index, rows, groups)| shard_open(index, &rows, &groups)),
+        3 => (0..3u64).prop_map(shard_written),
+        3 => (0..3u64, 0..3u64).prop_map(|(index, version)| shard_published(index, version)),
+        1 => (0..3u64).prop_map(abandoned),
+    ]
+}
+
+/// One of each kind.
+pub fn sample_mutations() -> Vec<Mutation> {
+    vec![
+        opened(),
+        drawn(0),
+        assigned(0, 0, 0, 1),
+        finish(0, 0, 0, 1, End::Done),
+        score(0, 0, 0, 1.0),
+        fail(0, 0, 0, End::Cancelled),
+        close(0),
+        shard_open(0, &[(0, 0, 0)], &[0]),
+        shard_written(0),
+        shard_published(0, 1),
+        abandoned(0),
+    ]
+}
+
+fn opening() -> RunOpening {
+    RunOpening { run_id: run(), job_sha256: [7; 32], at_micros: 1 }
+}
+
+pub fn opened() -> Mutation {
+    Mutation::RunOpened(opening())
+}
+
+pub fn drawn(index: u64) -> Mutation {
+    redrawn(index, index + 1)
+}
+
+fn redrawn(index: u64, draws: u64) -> Mutation {
+    Mutation::GroupDrawn { draw: draw(index, 2), draws }
+}
+
+fn draw_with(index: u64, group_size: u32) -> Mutation {
+    Mutation::GroupDrawn { draw: draw(index, group_size), draws: index + 1 }
+}
+
+pub fn draw(index: u64, group_size: u32) -> Draw {
+    Draw {
+        group_id: group(index),
+        index,
+        suite: "starter".to_owned(),
+        task_id: "click".to_owned(),
+        split: Split::Train,
+        seed: u64::MAX - index,
+        group_size,
+        task_json: "{\"id\":\"click\"}".to_owned(),
+        at_micros: 2,
+    }
+}
+
+pub fn assigned(group_index: u64, sample_index: u32, attempt: u32, token: u64) -> Mutation {
+    Mutation::Assigned(Start {
+        trajectory_id: trajectory(group_index, sample_index, attempt),
+        group_id: group(group_index),
+        sample_index,
+        attempt,
+        token,
+        env_worker: Id::new("env-1").unwrap(),
+        policy: PolicyFacts {
+            worker: Id::new("policy-1").unwrap(),
+            address: "127.0.0.1:7000".to_owned(),
+            kind: PolicyKind::Scripted,
+            version: Some(3),
+            hashes: Hashes { grammar: Some("ab".to_owned()), ..Hashes::default() },
+        },
+        at_micros: 3,
+        queue_micros: 4,
+    })
+}
+
+fn ended(end: End) -> Ended {
+    let reason = format!("because of {}", end.as_str());
+    Ended { end, reason, steps: 2, policy_versions: Some((1, 2)), staleness: Some(1), at_micros: 5 }
+}
+
+pub fn finish(group_index: u64, sample_index: u32, attempt: u32, token: u64, end: End) -> Mutation {
+    let trajectory_id = trajectory(group_index, sample_index, attempt);
+    Mutation::Finished { trajectory_id, token, ended: ended(end), evidence_sha256: [6; 32] }
+}
+
+fn seen(reward: f32) -> Score {
+    Score {
+        reward: Some(reward),
+        success: Some(reward > 0.0),
+        components: vec![Component { name: "raw".to_owned(), value: 0.1 }],
+        scorer: "probe".to_owned(),
+        version: 1,
+        rationale: "the \"page\" said so".to_owned(),
+        evidence_sha256: [6; 32],
+    }
+}
+
+pub fn score(group_index: u64, sample_index: u32, attempt: u32, reward: f32) -> Mutation {
+    verdict(group_index, sample_index, attempt, seen(reward))
+}
+
+fn verdict(group_index: u64, sample_index: u32, attempt: u32, score: Score) -> Mutation {
+    let trajectory_id = trajectory(group_index, sample_index, attempt);
+    Mutation::Scored { trajectory_id, verdict: Verdict { score, micros: 8 } }
+}
+
+pub fn fail(group_index: u64, sample_index: u32, attempt: u32, end: End) -> Mutation {
+    Mutation::Failed { trajectory_id: trajectory(group_index, sample_index, attempt), ended: ended(end) }
+}
+
+pub fn close(group_index: u64) -> Mutation {
+    Mutation::GroupClosed { group_id: group(group_index), at_micros: 9 }
+}
+
+fn shard_open(index: u64, rows: &[(u64, u32, u32)], groups: &[u64]) -> Mutation {
+    Mutation::ShardOpened(ShardOpening {
+        shard_id: shard_id(index),
+        index,
+        trajectories: rows.iter().map(|&(g, s, a)| trajectory(g, s, a)).collect(),
+        groups: groups.iter().map(|&index| group(index)).collect(),
+        replaces: Vec::new(),
+    })
+}
+
+/// A shard that holds the rows of an earlier one.
+fn merge_open(index: u64, rows: &[(u64, u32, u32)]) -> Mutation {
+    let Mutation::ShardOpened(opening) = shard_open(index, rows, &[]) else { unreachable!() };
+    Mutation::ShardOpened(ShardOpening { replaces: vec!["steps/x.parquet".to_owned()], ..opening })
+}
+
+fn shard_file() -> WrittenFile {
+    let (path, sha256) = ("steps/x.parquet".to_owned(), "05".repeat(32));
+    WrittenFile { table: Table::Steps, path, rows: 2, bytes: 900, sha256 }
+}
+
+fn shard_written(index: u64) -> Mutation {
+    Mutation::ShardWritten { shard_id: shard_id(index), files: vec![shard_file()] }
+}
+
+fn shard_published(index: u64, manifest_version: u64) -> Mutation {
+    Mutation::ShardPublished { shard_id: shard_id(index), manifest_version }
+}
+
+fn abandoned(index: u64) -> Mutation {
+    Mutation::ShardAbandoned { shard_id: shard_id(index) }
+}
+
+/// The first `stages` of a shard's life, with the rows of group 0; a fourth publishes it a second time.
+fn shard(index: u64, stages: usize) -> Vec<Mutation> {
+    let opened = shard_open(index, &[(0, 0, 0), (0, 1, 0)], &[0]);
+    let mut life = vec![opened, shard_written(index), shard_published(index, 0)];
+    life.truncate(stages);
+    life
+}
+
+fn run() -> Id<Run> {
+    Id::new("r").unwrap()
+}
+
+fn group(index: u64) -> Id<Group> {
+    Id::nth(&run(), index)
+}
+
+fn trajectory(group_index: u64, sample_index: u32, attempt: u32) -> Id<Trajectory> {
+    Id::attempt(&group(group_index), sample_index, attempt)
+}
+
+fn shard_id(index: u64) -> Id<Shard> {
+    Id::new(format!("r-x{index:06}")).unwrap()
+}

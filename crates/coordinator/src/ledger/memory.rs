@@ -1,0 +1,443 @@
+//! The ledger in memory: the rules in plain Rust, for simulation and as the measure of the others.
+
+use std::collections::{BTreeMap, HashMap};
+
+use furrow_records::WrittenFile;
+use furrow_rollout::{Group, Id, Shard, Trajectory};
+
+use super::{
+    Draw, Ended, Fate, GroupRow, Ledger, LedgerError, Mutation, RunOpening, RunRow, ShardOpening, ShardRow,
+    Snapshot, Standing, Start, Totals, TrajectoryRow, Verdict,
+};
+
+/// Forgets everything when dropped.
+#[derive(Debug, Default)]
+pub struct MemoryLedger {
+    state: State,
+    committed: Vec<Mutation>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    run: Option<RunRow>,
+    groups: BTreeMap<u64, GroupState>,
+    group_index: HashMap<Id<Group>, u64>,
+    trajectories: HashMap<Id<Trajectory>, TrajectoryRow>,
+    shards: BTreeMap<Id<Shard>, ShardState>,
+}
+
+#[derive(Debug)]
+struct GroupState {
+    row: GroupRow,
+    attempts: Vec<Id<Trajectory>>,
+}
+
+#[derive(Debug)]
+struct ShardState {
+    row: ShardRow,
+    phase: Phase,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Opened,
+    Written,
+    Published { manifest_version: u64 },
+    Abandoned,
+}
+
+impl Ledger for MemoryLedger {
+    fn commit(&mut self, mutations: &[Mutation]) -> Result<(), LedgerError> {
+        for mutation in mutations {
+            if let Err(refusal) = self.state.apply(mutation) {
+                self.roll_back();
+                return Err(refusal);
+            }
+        }
+        self.committed.extend_from_slice(mutations);
+        Ok(())
+    }
+
+    fn load(&mut self) -> Result<Snapshot, LedgerError> {
+        Ok(self.state.snapshot())
+    }
+
+    fn fate(&mut self, trajectory: &Id<Trajectory>) -> Result<Option<Fate>, LedgerError> {
+        Ok(self.state.trajectories.get(trajectory).map(|row| match row.standing {
+            _ if row.published => Fate::Published,
+            Standing::Assigned => Fate::Open,
+            _ => Fate::Ended,
+        }))
+    }
+}
+
+impl MemoryLedger {
+    /// A refusal is rare and fatal, so rebuilding from the log is good enough.
+    fn roll_back(&mut self) {
+        self.state = State::default();
+        for mutation in &self.committed {
+            self.state.apply(mutation).expect("a committed mutation is accepted again");
+        }
+    }
+}
+
+impl State {
+    fn apply(&mut self, mutation: &Mutation) -> Result<(), LedgerError> {
+        let refuse = |why: String| mutation.refused(why);
+        if let Some(flaw) = mutation.flaw() {
+            return Err(refuse(flaw));
+        }
+        if let Mutation::RunOpened(opening) = mutation {
+            return self.open_run(opening);
+        }
+        if self.run.is_none() {
+            return Err(refuse("no run was opened".to_owned()));
+        }
+        match mutation {
+            Mutation::RunOpened(_) => Ok(()),
+            Mutation::GroupDrawn { draw, draws } => self.draw(draw, *draws),
+            Mutation::Assigned(start) => self.assign(start),
+            Mutation::Finished { trajectory_id, token, ended, evidence_sha256 } => {
+                self.finish(trajectory_id, *token, ended, *evidence_sha256)
+            }
+            Mutation::Scored { trajectory_id, verdict } => self.score(trajectory_id, verdict),
+            Mutation::Failed { trajectory_id, ended } => self.fail(trajectory_id, ended),
+            Mutation::GroupClosed { group_id, at_micros } => self.close(group_id, *at_micros),
+            Mutation::ShardOpened(opening) => self.open_shard(opening),
+            Mutation::ShardWritten { shard_id, files } => self.write_shard(shard_id, files),
+            Mutation::ShardPublished { shard_id, manifest_version } => {
+                self.publish_shard(shard_id, *manifest_version)
+            }
+            Mutation::ShardAbandoned { shard_id } => self.abandon_shard(shard_id),
+        }
+        .map_err(refuse)
+    }
+
+    fn open_run(&mut self, opening: &RunOpening) -> Result<(), LedgerError> {
+        let Some(run) = &mut self.run else {
+            self.run = Some(RunRow::first(opening));
+            return Ok(());
+        };
+        run.check_same(opening)?;
+        run.epoch += 1;
+        Ok(())
+    }
+
+    fn draw(&mut self, draw: &Draw, draws: u64) -> Result<(), String> {
+        let run = self.run.as_mut().ok_or("no run was opened")?;
+        if draw.index != run.next_group {
+            return Err(format!("the next group is {}, not {}", run.next_group, draw.index));
+        }
+        if draws < run.draws {
+            return Err(format!("the sampler has drawn {} times, not {draws}", run.draws));
+        }
+        if self.group_index.contains_key(&draw.group_id) {
+            return Err("there is such a group".to_owned());
+        }
+        run.next_group += 1;
+        run.draws = draws;
+        self.group_index.insert(draw.group_id.clone(), draw.index);
+        let row = GroupRow { draw: draw.clone(), closed_at_micros: None, shard_id: None };
+        self.groups.insert(draw.index, GroupState { row, attempts: Vec::new() });
+        Ok(())
+    }
+
+    fn assign(&mut self, start: &Start) -> Result<(), String> {
+        self.check_slot(start)?;
+        let run = self.run.as_mut().ok_or("no run was opened")?;
+        if start.token != run.next_token {
+            return Err(format!("the next token is {}, not {}", run.next_token, start.token));
+        }
+        if self.trajectories.contains_key(&start.trajectory_id) {
+            return Err("there is such a trajectory".to_owned());
+        }
+        run.next_token += 1;
+        self.group(&start.group_id)?.attempts.push(start.trajectory_id.clone());
+        let row = TrajectoryRow {
+            start: start.clone(),
+            standing: Standing::Assigned,
+            shard_id: None,
+            published: false,
+        };
+        self.trajectories.insert(start.trajectory_id.clone(), row);
+        Ok(())
+    }
+
+    fn check_slot(&mut self, start: &Start) -> Result<(), String> {
+        let group = self.group(&start.group_id)?;
+        if group.row.closed_at_micros.is_some() {
+            return Err("its group is closed".to_owned());
+        }
+        if start.sample_index >= group.row.draw.group_size {
+            return Err(format!("its group has no slot {}", start.sample_index));
+        }
+        let attempts = group.attempts.clone();
+        let before: Vec<_> = attempts
+            .iter()
+            .filter_map(|id| self.trajectories.get(id))
+            .filter(|row| row.start.sample_index == start.sample_index)
+            .collect();
+        if before.len() != start.attempt as usize {
+            return Err(format!("the slot's next attempt is {}, not {}", before.len(), start.attempt));
+        }
+        match before.iter().find(|row| !matches!(row.standing, Standing::Failed { .. })) {
+            Some(row) => Err(format!("{} still holds the slot", row.start.trajectory_id)),
+            None => Ok(()),
+        }
+    }
+
+    fn finish(
+        &mut self,
+        id: &Id<Trajectory>,
+        token: u64,
+        ended: &Ended,
+        evidence_sha256: [u8; 32],
+    ) -> Result<(), String> {
+        let row = self.trajectory(id)?;
+        if row.start.token != token {
+            return Err(format!("its token is {}, not {token}", row.start.token));
+        }
+        match row.standing {
+            Standing::Assigned => row.standing = Standing::Finished { ended: ended.clone(), evidence_sha256 },
+            _ => return Err("it is not lent any more".to_owned()),
+        }
+        Ok(())
+    }
+
+    fn score(&mut self, id: &Id<Trajectory>, verdict: &Verdict) -> Result<(), String> {
+        let row = self.trajectory(id)?;
+        let Standing::Finished { ended, evidence_sha256 } = &row.standing else {
+            return Err("it is not waiting for a score".to_owned());
+        };
+        if *evidence_sha256 != verdict.score.evidence_sha256 {
+            return Err("the scorer saw other evidence than the one acknowledged".to_owned());
+        }
+        row.standing = Standing::Scored { ended: ended.clone(), verdict: verdict.clone() };
+        Ok(())
+    }
+
+    fn fail(&mut self, id: &Id<Trajectory>, ended: &Ended) -> Result<(), String> {
+        let row = self.trajectory(id)?;
+        if !row.standing.is_open() {
+            return Err("it has ended already".to_owned());
+        }
+        row.standing = Standing::Failed { ended: ended.clone() };
+        Ok(())
+    }
+
+    fn close(&mut self, id: &Id<Group>, at_micros: i64) -> Result<(), String> {
+        let attempts = self.group(id)?.attempts.clone();
+        if let Some(open) = attempts.iter().find(|id| self.trajectories[*id].standing.is_open()) {
+            return Err(format!("{open} is still open"));
+        }
+        let row = &mut self.group(id)?.row;
+        if row.closed_at_micros.is_some() {
+            return Err("it is closed already".to_owned());
+        }
+        row.closed_at_micros = Some(at_micros);
+        Ok(())
+    }
+
+    fn open_shard(&mut self, opening: &ShardOpening) -> Result<(), String> {
+        let next = self.run.as_ref().ok_or("no run was opened")?.next_shard;
+        if opening.index != next {
+            return Err(format!("the next shard is {next}, not {}", opening.index));
+        }
+        if self.shards.contains_key(&opening.shard_id) {
+            return Err("there is such a shard".to_owned());
+        }
+        for id in &opening.trajectories {
+            let row = self.trajectory(id)?;
+            if row.standing.is_open() {
+                return Err(format!("{id} has not ended"));
+            }
+            if let Some(other) = row.shard_id.replace(opening.shard_id.clone()) {
+                return Err(format!("{id} is in {other}"));
+            }
+        }
+        for id in &opening.groups {
+            self.put_group(id, &opening.shard_id)?;
+        }
+        self.add_shard(opening);
+        Ok(())
+    }
+
+    fn put_group(&mut self, id: &Id<Group>, shard: &Id<Shard>) -> Result<(), String> {
+        let attempts = self.group(id)?.attempts.clone();
+        let left = attempts.iter().find(|id| {
+            let row = &self.trajectories[*id];
+            !row.published && row.shard_id.as_ref() != Some(shard)
+        });
+        if let Some(left) = left {
+            return Err(format!("{id} would be published before its {left}"));
+        }
+        let row = &mut self.group(id)?.row;
+        if row.closed_at_micros.is_none() {
+            return Err(format!("{id} is open"));
+        }
+        match row.shard_id.replace(shard.clone()) {
+            Some(other) => Err(format!("{id} is in {other}")),
+            None => Ok(()),
+        }
+    }
+
+    fn add_shard(&mut self, opening: &ShardOpening) {
+        if let Some(run) = &mut self.run {
+            run.next_shard += 1;
+        }
+        let mut row = ShardRow {
+            shard_id: opening.shard_id.clone(),
+            index: opening.index,
+            files: None,
+            trajectories: opening.trajectories.clone(),
+            groups: opening.groups.clone(),
+            replaces: opening.replaces.clone(),
+        };
+        row.trajectories.sort();
+        row.groups.sort();
+        self.shards.insert(opening.shard_id.clone(), ShardState { row, phase: Phase::Opened });
+    }
+
+    fn write_shard(&mut self, id: &Id<Shard>, files: &[WrittenFile]) -> Result<(), String> {
+        let shard = self.shard(id, Phase::Opened)?;
+        shard.phase = Phase::Written;
+        shard.row.files = Some(files.to_vec());
+        Ok(())
+    }
+
+    fn publish_shard(&mut self, id: &Id<Shard>, manifest_version: u64) -> Result<(), String> {
+        let taken = |shard: &ShardState| shard.phase == Phase::Published { manifest_version };
+        if self.shards.values().any(taken) {
+            return Err(format!("another shard is manifest version {manifest_version}"));
+        }
+        let shard = self.shard(id, Phase::Written)?;
+        shard.phase = Phase::Published { manifest_version };
+        let trajectories = shard.row.trajectories.clone();
+        for id in &trajectories {
+            self.trajectory(id)?.published = true;
+        }
+        Ok(())
+    }
+
+    fn abandon_shard(&mut self, id: &Id<Shard>) -> Result<(), String> {
+        let shard = self.shard(id, Phase::Opened)?;
+        shard.phase = Phase::Abandoned;
+        let (trajectories, groups) = (shard.row.trajectories.clone(), shard.row.groups.clone());
+        for id in &trajectories {
+            self.trajectory(id)?.shard_id = None;
+        }
+        for id in &groups {
+            self.group(id)?.row.shard_id = None;
+        }
+        Ok(())
+    }
+
+    fn group(&mut self, id: &Id<Group>) -> Result<&mut GroupState, String> {
+        let index = self.group_index.get(id);
+        index.and_then(|index| self.groups.get_mut(index)).ok_or_else(|| format!("no group {id}"))
+    }
+
+    fn trajectory(&mut self, id: &Id<Trajectory>) -> Result<&mut TrajectoryRow, String> {
+        self.trajectories.get_mut(id).ok_or_else(|| format!("no trajectory {id}"))
+    }
+
+    fn shard(&mut self, id: &Id<Shard>, phase: Phase) -> Result<&mut ShardState, String> {
+        match self.shards.get_mut(id) {
+            Some(shard) if shard.phase == phase => Ok(shard),
+            _ if phase == Phase::Opened => Err("it is not opened".to_owned()),
+            _ => Err("it is not written".to_owned()),
+        }
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let groups: Vec<_> = self.groups.values().filter(|group| !self.is_published(group)).collect();
+        let mut trajectories: Vec<_> =
+            groups.iter().flat_map(|group| &group.attempts).map(|id| self.trajectories[id].clone()).collect();
+        trajectories.sort_by_key(|row| row.start.token);
+        let open = |shard: &&ShardState| matches!(shard.phase, Phase::Opened | Phase::Written);
+        let mut shards: Vec<_> = self.shards.values().filter(open).map(|shard| shard.row.clone()).collect();
+        shards.sort_by_key(|row| row.index);
+        Snapshot {
+            run: self.run.clone(),
+            groups: groups.iter().map(|group| group.row.clone()).collect(),
+            trajectories,
+            shards,
+            totals: self.totals(),
+        }
+    }
+
+    fn is_published(&self, group: &GroupState) -> bool {
+        let shard = group.row.shard_id.as_ref().and_then(|id| self.shards.get(id));
+        shard.is_some_and(|shard| matches!(shard.phase, Phase::Published { .. }))
+    }
+
+    fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        for id in self.groups.values().flat_map(|group| &group.attempts) {
+            self.add_up(&self.trajectories[id], &mut totals);
+        }
+        totals.groups_closed =
+            self.groups.values().filter(|group| group.row.closed_at_micros.is_some()).count() as u64;
+        let published = |shard: &&ShardState| matches!(shard.phase, Phase::Published { .. });
+        totals.shards_published = self.shards.values().filter(published).count() as u64;
+        totals
+    }
+
+    fn add_up(&self, row: &TrajectoryRow, totals: &mut Totals) {
+        match &row.standing {
+            Standing::Scored { verdict, .. } => {
+                let draw = &self.groups[&self.group_index[&row.start.group_id]].row.draw;
+                let tally = totals.tasks.entry((draw.suite.clone(), draw.task_id.clone())).or_default();
+                tally.scored += 1;
+                tally.succeeded += u64::from(verdict.score.success == Some(true));
+                tally.reward_sum += f64::from(verdict.score.reward.unwrap_or_default());
+                totals.scored += 1;
+            }
+            Standing::Failed { ended } => *totals.failed.entry(ended.end).or_default() += 1,
+            Standing::Assigned | Standing::Finished { .. } => {}
+        }
+    }
+}
+
+impl RunRow {
+    /// A run opened for the first time.
+    pub(super) fn first(opening: &RunOpening) -> Self {
+        Self {
+            run_id: opening.run_id.clone(),
+            job_sha256: opening.job_sha256,
+            epoch: 1,
+            next_token: 1,
+            next_group: 0,
+            next_shard: 0,
+            draws: 0,
+            opened_at_micros: opening.at_micros,
+        }
+    }
+
+    /// A run directory belongs to one run of one job.
+    pub(super) fn check_same(&self, opening: &RunOpening) -> Result<(), LedgerError> {
+        if self.run_id == opening.run_id && self.job_sha256 == opening.job_sha256 {
+            return Ok(());
+        }
+        Err(LedgerError::OtherRun {
+            found: named(&self.run_id, &self.job_sha256),
+            asked: named(&opening.run_id, &opening.job_sha256),
+        })
+    }
+}
+
+fn named(run_id: &impl std::fmt::Display, job_sha256: &[u8; 32]) -> String {
+    let [a, b, c, d, ..] = job_sha256;
+    format!("run {run_id} of job {a:02x}{b:02x}{c:02x}{d:02x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::conformance::ledger_conformance;
+
+    #[test]
+    fn conforms() {
+        ledger_conformance(MemoryLedger::default);
+    }
+}

@@ -1,0 +1,913 @@
+//! The ledger in one SQLite file: write-ahead log, full synchronisation, constraints that are the farm's invariants.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use furrow_records::WrittenFile;
+use furrow_rollout::{Component, End, Group, Hashes, Id, Kind, PolicyKind, Score, Shard, Split, Trajectory};
+use rusqlite::{
+    Connection, ErrorCode, OptionalExtension, Row, Transaction, TransactionBehavior, named_params, params,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Draw, Ended, Fate, GroupRow, Ledger, LedgerError, Mutation, PolicyFacts, RunOpening, RunRow,
+    ShardOpening, ShardRow, Snapshot, Standing, Start, TaskTally, Totals, TrajectoryRow, Verdict,
+    may_be_scored, may_fail,
+};
+use crate::durable;
+
+/// "frrw": tells `file` and SQLite's own tools whose database it is.
+const APPLICATION_ID: i32 = i32::from_be_bytes(*b"frrw");
+
+/// Raised whenever `schema.sql` changes.
+const SCHEMA: i32 = 1;
+
+/// Somebody looking with the `sqlite3` tool may hold a read lock for a moment; longer is a fault.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A ledger in one file.
+#[derive(Debug)]
+pub struct SqliteLedger {
+    path: PathBuf,
+    connection: Connection,
+    stopped: bool,
+}
+
+/// Why a mutation could not be applied: the ledger says no, or SQLite does.
+enum Failure {
+    Refused(String),
+    Other(LedgerError),
+    Sqlite(rusqlite::Error),
+}
+
+impl SqliteLedger {
+    /// Opens the ledger, making it when there is none, and checks it whole.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, LedgerError> {
+        let path = path.into();
+        let connection = Connection::open(&path).map_err(|error| storage("open", &path, error))?;
+        let mut ledger = Self { path, connection, stopped: false };
+        ledger.set_up().map_err(|error| ledger.told("open", error))?;
+        Ok(ledger)
+    }
+
+    fn set_up(&mut self) -> Result<(), Failure> {
+        self.connection.busy_timeout(BUSY_TIMEOUT)?;
+        let sql = "SELECT count(*) FROM sqlite_schema";
+        let is_new = self.connection.query_row(sql, [], |row| row.get::<_, i64>(0))? == 0;
+        if !is_new {
+            self.check_version()?; // before anything is changed: it may be another program's
+        }
+        // In the write-ahead log every commit is one fsync; FULL makes it before the commit is answered.
+        self.connection.execute_batch(
+            "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF;",
+        )?;
+        if is_new { self.create() } else { self.check_pages() }
+    }
+
+    fn create(&mut self) -> Result<(), Failure> {
+        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Exclusive)?;
+        transaction.execute_batch(&schema())?;
+        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+        transaction.pragma_update(None, "user_version", SCHEMA)?;
+        transaction.commit()?;
+        let directory =
+            self.path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        durable::sync_dir(directory).map_err(|error| {
+            Failure::Other(LedgerError::Storage {
+                operation: "create",
+                path: self.path.clone(),
+                source: Arc::new(error),
+            })
+        })
+    }
+
+    fn check_version(&self) -> Result<(), Failure> {
+        let pragma = |name| self.connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
+        let (application, version) = (pragma("application_id")?, pragma("user_version")?);
+        if application != APPLICATION_ID {
+            return Err(self.foreign("another program's database"));
+        }
+        if version != SCHEMA {
+            return Err(self.foreign(format!(
+                "its schema is version {version}, this furrow reads {SCHEMA}; finish the run with the furrow that began it"
+            )));
+        }
+        Ok(())
+    }
+
+    fn check_pages(&self) -> Result<(), Failure> {
+        let verdict: String = self.connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+        if verdict == "ok" { Ok(()) } else { Err(self.foreign(format!("damaged: {verdict}"))) }
+    }
+
+    fn foreign(&self, why: impl Into<String>) -> Failure {
+        Failure::Other(LedgerError::Foreign { path: self.path.clone(), why: why.into() })
+    }
+
+    fn told(&self, operation: &'static str, failure: Failure) -> LedgerError {
+        match failure {
+            Failure::Sqlite(error) => storage(operation, &self.path, error),
+            Failure::Other(error) => error,
+            Failure::Refused(why) => LedgerError::Foreign { path: self.path.clone(), why },
+        }
+    }
+
+    fn transact(&mut self, mutations: &[Mutation]) -> Result<(), LedgerError> {
+        let path = self.path.clone();
+        let failed = |error| storage("commit to", &path, error);
+        let transaction =
+            self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+        for mutation in mutations {
+            apply(&transaction, mutation).map_err(|failure| match failure {
+                Failure::Refused(why) => mutation.refused(why),
+                Failure::Other(error) => error,
+                Failure::Sqlite(error) if is_constraint(&error) => mutation.refused(error.to_string()),
+                Failure::Sqlite(error) => failed(error),
+            })?;
+        }
+        transaction.commit().map_err(failed)
+    }
+
+    fn read<T>(&mut self, query: impl FnOnce(&Connection) -> Result<T, Failure>) -> Result<T, LedgerError> {
+        if self.stopped {
+            return Err(LedgerError::Stopped);
+        }
+        query(&self.connection).map_err(|failure| self.told("read", failure))
+    }
+}
+
+impl Ledger for SqliteLedger {
+    fn commit(&mut self, mutations: &[Mutation]) -> Result<(), LedgerError> {
+        if self.stopped {
+            return Err(LedgerError::Stopped);
+        }
+        let result = self.transact(mutations);
+        // A batch whose commit frame did not fit was rolled back. After any other fault SQLite may or may not have made it
+        // durable, and asking again could answer from a cache that never reached the disk.
+        self.stopped = matches!(result, Err(LedgerError::Storage { .. } | LedgerError::Foreign { .. }));
+        result
+    }
+
+    fn load(&mut self) -> Result<Snapshot, LedgerError> {
+        self.read(|connection| {
+            Ok(Snapshot {
+                run: load_run(connection)?,
+                groups: load_groups(connection)?,
+                trajectories: load_trajectories(connection)?,
+                shards: load_shards(connection)?,
+                totals: load_totals(connection)?,
+            })
+        })
+    }
+
+    fn fate(&mut self, trajectory: &Id<Trajectory>) -> Result<Option<Fate>, LedgerError> {
+        self.read(|connection| {
+            let sql = "SELECT CASE WHEN s.state = 'published' THEN 'published' ELSE t.state END
+                       FROM trajectories t LEFT JOIN shards s USING (shard_id) WHERE trajectory_id = ?1";
+            let state: Option<String> =
+                connection.query_row(sql, [trajectory.as_str()], |row| row.get(0)).optional()?;
+            Ok(state.map(|state| match state.as_str() {
+                "assigned" => Fate::Open,
+                "published" => Fate::Published,
+                _ => Fate::Ended,
+            }))
+        })
+    }
+}
+
+fn schema() -> String {
+    let names = |chosen: fn(End) -> bool| {
+        let quoted = End::ALL.into_iter().filter(|end| chosen(*end)).map(|end| format!("'{}'", end.as_str()));
+        quoted.collect::<Vec<_>>().join(", ")
+    };
+    include_str!("schema.sql")
+        .replace("{scorable}", &names(may_be_scored))
+        .replace("{failing}", &names(may_fail))
+}
+
+fn apply(transaction: &Transaction<'_>, mutation: &Mutation) -> Result<(), Failure> {
+    if let Some(flaw) = mutation.flaw() {
+        return Err(Failure::Refused(flaw));
+    }
+    if let Mutation::RunOpened(opening) = mutation {
+        return open_run(transaction, opening);
+    }
+    let run = load_run(transaction)?.ok_or_else(|| refusal("no run was opened"))?;
+    match mutation {
+        Mutation::RunOpened(_) => Ok(()),
+        Mutation::GroupDrawn { draw, draws } => draw_group(transaction, &run, draw, *draws),
+        Mutation::Assigned(start) => assign(transaction, &run, start),
+        Mutation::Finished { trajectory_id, token, ended, evidence_sha256 } => {
+            finish(transaction, trajectory_id, *token, ended, evidence_sha256)
+        }
+        Mutation::Scored { trajectory_id, verdict } => score(transaction, trajectory_id, verdict),
+        Mutation::Failed { trajectory_id, ended } => fail(transaction, trajectory_id, ended),
+        Mutation::GroupClosed { group_id, at_micros } => close_group(transaction, group_id, *at_micros),
+        Mutation::ShardOpened(opening) => open_shard(transaction, &run, opening),
+        Mutation::ShardWritten { shard_id, files } => write_shard(transaction, shard_id, files),
+        Mutation::ShardPublished { shard_id, manifest_version } => {
+            publish_shard(transaction, shard_id, *manifest_version)
+        }
+        Mutation::ShardAbandoned { shard_id } => abandon_shard(transaction, shard_id),
+    }
+}
+
+fn open_run(transaction: &Transaction<'_>, opening: &RunOpening) -> Result<(), Failure> {
+    if let Some(run) = load_run(transaction)? {
+        run.check_same(opening).map_err(Failure::Other)?;
+        transaction.execute("UPDATE run SET epoch = epoch + 1", [])?;
+        return Ok(());
+    }
+    let first = RunRow::first(opening);
+    transaction.execute(
+        "INSERT INTO run VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        params![
+            first.run_id.as_str(),
+            first.job_sha256,
+            first.epoch.cast_signed(),
+            first.next_token.cast_signed(),
+            first.next_group.cast_signed(),
+            first.next_shard.cast_signed(),
+            first.draws.cast_signed(),
+            first.opened_at_micros,
+        ],
+    )?;
+    Ok(())
+}
+
+fn draw_group(transaction: &Transaction<'_>, run: &RunRow, draw: &Draw, draws: u64) -> Result<(), Failure> {
+    expect_next("group", run.next_group, draw.index)?;
+    if draws < run.draws {
+        return Err(refusal(format!("the sampler has drawn {} times, not {draws}", run.draws)));
+    }
+    let counted = "UPDATE run SET next_group = next_group + 1, draws = ?1";
+    transaction.prepare_cached(counted)?.execute([draws.cast_signed()])?;
+    let sql = "INSERT INTO groups (group_id, group_index, suite, task_id, split, seed, group_size, task_json, drawn_at_micros)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+    transaction.prepare_cached(sql)?.execute(params![
+        draw.group_id.as_str(),
+        draw.index.cast_signed(),
+        draw.suite,
+        draw.task_id,
+        draw.split.as_str(),
+        draw.seed.cast_signed(),
+        draw.group_size,
+        draw.task_json,
+        draw.at_micros,
+    ])?;
+    Ok(())
+}
+
+fn assign(transaction: &Transaction<'_>, run: &RunRow, start: &Start) -> Result<(), Failure> {
+    expect_next("token", run.next_token, start.token)?;
+    check_slot(transaction, start)?;
+    transaction.prepare_cached("UPDATE run SET next_token = next_token + 1")?.execute([])?;
+    let sql = "INSERT INTO trajectories (trajectory_id, group_id, sample_index, attempt, token, env_worker, policy_worker,
+                   policy_address, policy_kind, policy_version, hashes_json, started_at_micros, queue_micros, state)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, 'assigned')";
+    transaction.prepare_cached(sql)?.execute(params![
+        start.trajectory_id.as_str(),
+        start.group_id.as_str(),
+        start.sample_index,
+        start.attempt,
+        start.token.cast_signed(),
+        start.env_worker.as_str(),
+        start.policy.worker.as_str(),
+        start.policy.address,
+        start.policy.kind.as_str(),
+        start.policy.version,
+        json(&StoredHashes::from(&start.policy.hashes)),
+        start.at_micros,
+        start.queue_micros.cast_signed(),
+    ])?;
+    Ok(())
+}
+
+/// What the unique indexes would refuse as well, said in words.
+fn check_slot(transaction: &Transaction<'_>, start: &Start) -> Result<(), Failure> {
+    let sql = "SELECT group_size, closed_at_micros IS NOT NULL FROM groups WHERE group_id = ?1";
+    let group: Option<(u32, bool)> = transaction
+        .prepare_cached(sql)?
+        .query_row([start.group_id.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    let (group_size, closed) = group.ok_or_else(|| refusal(format!("no group {}", start.group_id)))?;
+    if closed {
+        return Err(refusal("its group is closed"));
+    }
+    if start.sample_index >= group_size {
+        return Err(refusal(format!("its group has no slot {}", start.sample_index)));
+    }
+    let sql = "SELECT count(*), max(CASE WHEN state <> 'failed' THEN trajectory_id END)
+               FROM trajectories WHERE group_id = ?1 AND sample_index = ?2";
+    let (before, holder): (u32, Option<String>) = transaction
+        .prepare_cached(sql)?
+        .query_row(params![start.group_id.as_str(), start.sample_index], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })?;
+    if before != start.attempt {
+        return Err(refusal(format!("the slot's next attempt is {before}, not {}", start.attempt)));
+    }
+    holder.map_or(Ok(()), |holder| Err(refusal(format!("{holder} still holds the slot"))))
+}
+
+fn finish(
+    transaction: &Transaction<'_>,
+    id: &Id<Trajectory>,
+    token: u64,
+    ended: &Ended,
+    evidence_sha256: &[u8; 32],
+) -> Result<(), Failure> {
+    let sql = "UPDATE trajectories SET state = 'finished', evidence_sha256 = :evidence, ended = :ended, reason = :reason,
+                   steps = :steps, version_min = :version_min, version_max = :version_max, staleness = :staleness,
+                   ended_at_micros = :at
+               WHERE trajectory_id = :id AND token = :token AND state = 'assigned'";
+    let (version_min, version_max) = ended.policy_versions.unzip();
+    let changed = transaction.prepare_cached(sql)?.execute(named_params! {
+        ":id": id.as_str(),
+        ":token": token.cast_signed(),
+        ":evidence": evidence_sha256,
+        ":ended": ended.end.as_str(),
+        ":reason": ended.reason,
+        ":steps": ended.steps,
+        ":version_min": version_min,
+        ":version_max": version_max,
+        ":staleness": ended.staleness,
+        ":at": ended.at_micros,
+    })?;
+    expect_one(changed, "it is not lent under this token")
+}
+
+fn fail(transaction: &Transaction<'_>, id: &Id<Trajectory>, ended: &Ended) -> Result<(), Failure> {
+    let sql = "UPDATE trajectories SET state = 'failed', ended = :ended, reason = :reason, steps = :steps,
+                   version_min = :version_min, version_max = :version_max, staleness = :staleness, ended_at_micros = :at
+               WHERE trajectory_id = :id AND state IN ('assigned', 'finished')";
+    let (version_min, version_max) = ended.policy_versions.unzip();
+    let changed = transaction.prepare_cached(sql)?.execute(named_params! {
+        ":id": id.as_str(),
+        ":ended": ended.end.as_str(),
+        ":reason": ended.reason,
+        ":steps": ended.steps,
+        ":version_min": version_min,
+        ":version_max": version_max,
+        ":staleness": ended.staleness,
+        ":at": ended.at_micros,
+    })?;
+    expect_one(changed, "it is unknown or has ended already")
+}
+
+fn score(transaction: &Transaction<'_>, id: &Id<Trajectory>, verdict: &Verdict) -> Result<(), Failure> {
+    let sql = "UPDATE trajectories SET state = 'scored', reward = ?2, success = ?3, score_json = ?4, scorer_saw_sha256 = ?5,
+                   score_micros = ?6
+               WHERE trajectory_id = ?1 AND state = 'finished'";
+    let changed = transaction.prepare_cached(sql)?.execute(params![
+        id.as_str(),
+        verdict.score.reward,
+        verdict.score.success,
+        json(&StoredScore::from(&verdict.score)),
+        verdict.score.evidence_sha256,
+        verdict.micros.cast_signed(),
+    ])?;
+    expect_one(changed, "it is not waiting for a score")
+}
+
+fn close_group(transaction: &Transaction<'_>, id: &Id<Group>, at_micros: i64) -> Result<(), Failure> {
+    let sql = "SELECT trajectory_id FROM trajectories WHERE group_id = ?1 AND state IN ('assigned', 'finished') LIMIT 1";
+    if let Some(open) = first_text(transaction, sql, params![id.as_str()])? {
+        return Err(refusal(format!("{open} is still open")));
+    }
+    let sql = "UPDATE groups SET closed_at_micros = ?2 WHERE group_id = ?1 AND closed_at_micros IS NULL";
+    let changed = transaction.prepare_cached(sql)?.execute(params![id.as_str(), at_micros])?;
+    expect_one(changed, "it is unknown or closed already")
+}
+
+fn open_shard(transaction: &Transaction<'_>, run: &RunRow, opening: &ShardOpening) -> Result<(), Failure> {
+    expect_next("shard", run.next_shard, opening.index)?;
+    let shard_id = opening.shard_id.as_str();
+    transaction.prepare_cached("UPDATE run SET next_shard = next_shard + 1")?.execute([])?;
+    let sql =
+        "INSERT INTO shards (shard_id, shard_index, state, replaces_json) VALUES (?1, ?2, 'opened', ?3)";
+    let replaces = json(&opening.replaces);
+    transaction.prepare_cached(sql)?.execute(params![shard_id, opening.index.cast_signed(), replaces])?;
+    for id in &opening.trajectories {
+        let sql = "UPDATE trajectories SET shard_id = ?2
+                   WHERE trajectory_id = ?1 AND shard_id IS NULL AND state IN ('scored', 'failed')";
+        let changed = transaction.prepare_cached(sql)?.execute(params![id.as_str(), shard_id])?;
+        expect_one(changed, format!("{id} has not ended or is in another shard"))?;
+    }
+    for id in &opening.groups {
+        put_group(transaction, id, shard_id)?;
+    }
+    Ok(())
+}
+
+fn put_group(transaction: &Transaction<'_>, id: &Id<Group>, shard_id: &str) -> Result<(), Failure> {
+    let sql = "SELECT trajectory_id FROM trajectories t LEFT JOIN shards s USING (shard_id)
+               WHERE group_id = ?1 AND s.state IS NOT 'published' AND t.shard_id IS NOT ?2 LIMIT 1";
+    if let Some(left) = first_text(transaction, sql, params![id.as_str(), shard_id])? {
+        return Err(refusal(format!("{id} would be published before its {left}")));
+    }
+    let sql = "UPDATE groups SET shard_id = ?2
+               WHERE group_id = ?1 AND shard_id IS NULL AND closed_at_micros IS NOT NULL";
+    let changed = transaction.prepare_cached(sql)?.execute(params![id.as_str(), shard_id])?;
+    expect_one(changed, format!("{id} is unknown, open or in another shard"))
+}
+
+fn write_shard(transaction: &Transaction<'_>, id: &Id<Shard>, files: &[WrittenFile]) -> Result<(), Failure> {
+    let sql = "UPDATE shards SET state = 'written', files_json = ?2 WHERE shard_id = ?1 AND state = 'opened'";
+    let changed = transaction.prepare_cached(sql)?.execute(params![id.as_str(), json(&files)])?;
+    expect_one(changed, "it is not opened")
+}
+
+fn publish_shard(transaction: &Transaction<'_>, id: &Id<Shard>, version: u64) -> Result<(), Failure> {
+    let sql = "UPDATE shards SET state = 'published', manifest_version = ?2 WHERE shard_id = ?1 AND state = 'written'";
+    let changed = transaction.prepare_cached(sql)?.execute(params![id.as_str(), version.cast_signed()])?;
+    expect_one(changed, "it is not written")
+}
+
+fn abandon_shard(transaction: &Transaction<'_>, id: &Id<Shard>) -> Result<(), Failure> {
+    let sql = "UPDATE shards SET state = 'abandoned' WHERE shard_id = ?1 AND state = 'opened'";
+    expect_one(transaction.prepare_cached(sql)?.execute([id.as_str()])?, "it is not opened")?;
+    for sql in [
+        "UPDATE trajectories SET shard_id = NULL WHERE shard_id = ?1",
+        "UPDATE groups SET shard_id = NULL WHERE shard_id = ?1",
+    ] {
+        transaction.prepare_cached(sql)?.execute([id.as_str()])?;
+    }
+    Ok(())
+}
+
+fn load_run(connection: &Connection) -> Result<Option<RunRow>, Failure> {
+    let sql = "SELECT run_id, job_sha256, epoch, next_token, next_group, next_shard, draws, opened_at_micros FROM run";
+    let mut query = connection.prepare_cached(sql)?;
+    let mut rows = query.query([])?;
+    let Some(row) = rows.next()? else { return Ok(None) };
+    Ok(Some(RunRow {
+        run_id: id(row, 0)?,
+        job_sha256: row.get(1)?,
+        epoch: unsigned(row, 2)?,
+        next_token: unsigned(row, 3)?,
+        next_group: unsigned(row, 4)?,
+        next_shard: unsigned(row, 5)?,
+        draws: unsigned(row, 6)?,
+        opened_at_micros: row.get(7)?,
+    }))
+}
+
+fn load_groups(connection: &Connection) -> Result<Vec<GroupRow>, Failure> {
+    let sql =
+        "SELECT group_id, group_index, suite, task_id, split, seed, group_size, task_json, drawn_at_micros,
+                   closed_at_micros, shard_id
+               FROM groups LEFT JOIN shards s USING (shard_id)
+               WHERE s.state IS NOT 'published' ORDER BY group_index";
+    collect(connection, sql, |row| {
+        Ok(GroupRow {
+            draw: Draw {
+                group_id: id(row, 0)?,
+                index: unsigned(row, 1)?,
+                suite: row.get(2)?,
+                task_id: row.get(3)?,
+                split: word(row, 4, Split::parse)?,
+                seed: unsigned(row, 5)?,
+                group_size: row.get(6)?,
+                task_json: row.get(7)?,
+                at_micros: row.get(8)?,
+            },
+            closed_at_micros: row.get(9)?,
+            shard_id: maybe_id(row, 10)?,
+        })
+    })
+}
+
+fn load_trajectories(connection: &Connection) -> Result<Vec<TrajectoryRow>, Failure> {
+    let sql = "SELECT t.*, s.state IS 'published' AS is_published
+               FROM trajectories t LEFT JOIN shards s USING (shard_id)
+               WHERE group_id IN (SELECT group_id FROM groups g LEFT JOIN shards gs ON gs.shard_id = g.shard_id
+                                  WHERE gs.state IS NOT 'published')
+               ORDER BY token";
+    collect(connection, sql, |row| {
+        Ok(TrajectoryRow {
+            start: start(row)?,
+            standing: standing(row)?,
+            shard_id: maybe_id(row, "shard_id")?,
+            published: row.get("is_published")?,
+        })
+    })
+}
+
+fn start(row: &Row<'_>) -> Result<Start, Failure> {
+    Ok(Start {
+        trajectory_id: id(row, "trajectory_id")?,
+        group_id: id(row, "group_id")?,
+        sample_index: row.get("sample_index")?,
+        attempt: row.get("attempt")?,
+        token: unsigned(row, "token")?,
+        env_worker: id(row, "env_worker")?,
+        policy: PolicyFacts {
+            worker: id(row, "policy_worker")?,
+            address: row.get("policy_address")?,
+            kind: word(row, "policy_kind", PolicyKind::parse)?,
+            version: row.get("policy_version")?,
+            hashes: parsed::<StoredHashes>(row, "hashes_json")?.into(),
+        },
+        at_micros: row.get("started_at_micros")?,
+        queue_micros: unsigned(row, "queue_micros")?,
+    })
+}
+
+fn standing(row: &Row<'_>) -> Result<Standing, Failure> {
+    let state: String = row.get("state")?;
+    Ok(match state.as_str() {
+        "assigned" => Standing::Assigned,
+        "finished" => Standing::Finished { ended: ended(row)?, evidence_sha256: row.get("evidence_sha256")? },
+        "scored" => Standing::Scored { ended: ended(row)?, verdict: verdict(row)? },
+        _ => Standing::Failed { ended: ended(row)? },
+    })
+}
+
+fn ended(row: &Row<'_>) -> Result<Ended, Failure> {
+    let versions: (Option<i32>, Option<i32>) = (row.get("version_min")?, row.get("version_max")?);
+    Ok(Ended {
+        end: word(row, "ended", End::parse)?,
+        reason: row.get("reason")?,
+        steps: row.get("steps")?,
+        policy_versions: versions.0.zip(versions.1),
+        staleness: row.get("staleness")?,
+        at_micros: row.get("ended_at_micros")?,
+    })
+}
+
+fn verdict(row: &Row<'_>) -> Result<Verdict, Failure> {
+    let stored: StoredScore = parsed(row, "score_json")?;
+    let components = stored.components.into_iter().map(|(name, value)| Component { name, value }).collect();
+    let score = Score {
+        reward: row.get("reward")?,
+        success: row.get("success")?,
+        components,
+        scorer: stored.scorer,
+        version: stored.version,
+        rationale: stored.rationale,
+        evidence_sha256: row.get("scorer_saw_sha256")?,
+    };
+    Ok(Verdict { score, micros: unsigned(row, "score_micros")? })
+}
+
+fn load_shards(connection: &Connection) -> Result<Vec<ShardRow>, Failure> {
+    let sql = "SELECT shard_id, shard_index, replaces_json, files_json FROM shards WHERE state IN ('opened', 'written') ORDER BY shard_index";
+    let mut shards = collect(connection, sql, |row| {
+        let is_written = row.get::<_, Option<String>>("files_json")?.is_some();
+        Ok(ShardRow {
+            shard_id: id(row, 0)?,
+            index: unsigned(row, 1)?,
+            files: is_written.then(|| parsed::<Vec<WrittenFile>>(row, "files_json")).transpose()?,
+            trajectories: Vec::new(),
+            groups: Vec::new(),
+            replaces: parsed(row, "replaces_json")?,
+        })
+    })?;
+    for shard in &mut shards {
+        shard.trajectories = ids_in(connection, "trajectory_id", "trajectories", &shard.shard_id)?;
+        shard.groups = ids_in(connection, "group_id", "groups", &shard.shard_id)?;
+    }
+    Ok(shards)
+}
+
+fn ids_in<K: Kind>(
+    connection: &Connection,
+    column: &str,
+    table: &str,
+    shard: &Id<Shard>,
+) -> Result<Vec<Id<K>>, Failure> {
+    let sql = format!("SELECT {column} FROM {table} WHERE shard_id = ?1 ORDER BY {column}");
+    let mut query = connection.prepare_cached(&sql)?;
+    let mut rows = query.query([shard.as_str()])?;
+    let mut ids = Vec::new();
+    while let Some(row) = rows.next()? {
+        ids.push(id(row, 0)?);
+    }
+    Ok(ids)
+}
+
+fn load_totals(connection: &Connection) -> Result<Totals, Failure> {
+    let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0));
+    let failed = "SELECT ended, count(*) FROM trajectories WHERE state = 'failed' GROUP BY ended";
+    let tasks = "SELECT suite, task_id, count(*), total(success), total(reward) FROM trajectories JOIN groups USING (group_id)
+                 WHERE state = 'scored' GROUP BY suite, task_id";
+    Ok(Totals {
+        scored: number("SELECT count(*) FROM trajectories WHERE state = 'scored'")?.cast_unsigned(),
+        failed: collect(connection, failed, |row| Ok((word(row, 0, End::parse)?, unsigned(row, 1)?)))?
+            .into_iter()
+            .collect(),
+        groups_closed: number("SELECT count(*) FROM groups WHERE closed_at_micros IS NOT NULL")?
+            .cast_unsigned(),
+        shards_published: number("SELECT count(*) FROM shards WHERE state = 'published'")?.cast_unsigned(),
+        tasks: collect(connection, tasks, tally)?.into_iter().collect(),
+    })
+}
+
+fn tally(row: &Row<'_>) -> Result<((String, String), TaskTally), Failure> {
+    let succeeded: f64 = row.get(3)?;
+    let tally = TaskTally { scored: unsigned(row, 2)?, succeeded: succeeded as u64, reward_sum: row.get(4)? };
+    Ok(((row.get(0)?, row.get(1)?), tally))
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredScore {
+    components: Vec<(String, f32)>,
+    scorer: String,
+    version: u32,
+    rationale: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredHashes {
+    weights: Option<String>,
+    tokenizer: Option<String>,
+    template: Option<String>,
+    grammar: Option<String>,
+    processor: Option<String>,
+}
+
+impl From<&Score> for StoredScore {
+    fn from(score: &Score) -> Self {
+        Self {
+            components: score.components.iter().map(|part| (part.name.clone(), part.value)).collect(),
+            scorer: score.scorer.clone(),
+            version: score.version,
+            rationale: score.rationale.clone(),
+        }
+    }
+}
+
+impl From<&Hashes> for StoredHashes {
+    fn from(hashes: &Hashes) -> Self {
+        let Hashes { weights, tokenizer, template, grammar, processor } = hashes.clone();
+        Self { weights, tokenizer, template, grammar, processor }
+    }
+}
+
+impl From<StoredHashes> for Hashes {
+    fn from(stored: StoredHashes) -> Self {
+        let StoredHashes { weights, tokenizer, template, grammar, processor } = stored;
+        Self { weights, tokenizer, template, grammar, processor }
+    }
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        Failure::Sqlite(error)
+    }
+}
+
+fn storage(operation: &'static str, path: &Path, error: rusqlite::Error) -> LedgerError {
+    let path = path.to_owned();
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => LedgerError::DiskFull { path, source: Arc::new(error) },
+        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
+            LedgerError::Foreign { path, why: error.to_string() }
+        }
+        _ => LedgerError::Storage { operation, path, source: Arc::new(error) },
+    }
+}
+
+fn is_constraint(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation)
+}
+
+fn refusal(why: impl Into<String>) -> Failure {
+    Failure::Refused(why.into())
+}
+
+fn expect_one(changed: usize, why: impl Into<String>) -> Result<(), Failure> {
+    if changed == 1 { Ok(()) } else { Err(refusal(why)) }
+}
+
+fn expect_next(what: &str, next: u64, got: u64) -> Result<(), Failure> {
+    if next == got { Ok(()) } else { Err(refusal(format!("the next {what} is {next}, not {got}"))) }
+}
+
+fn first_text(
+    connection: &Connection,
+    sql: &str,
+    params: impl rusqlite::Params,
+) -> Result<Option<String>, Failure> {
+    Ok(connection.prepare_cached(sql)?.query_row(params, |row| row.get(0)).optional()?)
+}
+
+fn collect<T>(
+    connection: &Connection,
+    sql: &str,
+    read: impl Fn(&Row<'_>) -> Result<T, Failure>,
+) -> Result<Vec<T>, Failure> {
+    let mut query = connection.prepare_cached(sql)?;
+    let mut rows = query.query([])?;
+    let mut all = Vec::new();
+    while let Some(row) = rows.next()? {
+        all.push(read(row)?);
+    }
+    Ok(all)
+}
+
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("plain structs with string keys always serialise")
+}
+
+fn unsigned(row: &Row<'_>, column: impl rusqlite::RowIndex) -> Result<u64, Failure> {
+    Ok(row.get::<_, i64>(column)?.cast_unsigned())
+}
+
+fn id<K: Kind>(row: &Row<'_>, column: impl rusqlite::RowIndex) -> Result<Id<K>, Failure> {
+    let text: String = row.get(column)?;
+    Id::new(text).map_err(|bad| refusal(bad.to_string()))
+}
+
+fn maybe_id<K: Kind>(row: &Row<'_>, column: impl rusqlite::RowIndex) -> Result<Option<Id<K>>, Failure> {
+    let text: Option<String> = row.get(column)?;
+    text.map(|text| Id::new(text).map_err(|bad| refusal(bad.to_string()))).transpose()
+}
+
+fn word<T>(
+    row: &Row<'_>,
+    column: impl rusqlite::RowIndex,
+    parse: fn(&str) -> Option<T>,
+) -> Result<T, Failure> {
+    let text: String = row.get(column)?;
+    parse(&text).ok_or_else(|| refusal(format!("{text:?} is no word this furrow knows")))
+}
+
+fn parsed<T: for<'a> Deserialize<'a>>(row: &Row<'_>, column: impl rusqlite::RowIndex) -> Result<T, Failure> {
+    let text: String = row.get(column)?;
+    serde_json::from_str(&text).map_err(|error| refusal(format!("unreadable {text:.60}: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::fs;
+
+    use super::*;
+    use crate::ledger::conformance::{
+        assigned, close, draw, drawn, fail, finish, ledger_conformance, opened, score,
+    };
+    use crate::small_disk::{is_limited, on_small_disk};
+
+    #[test]
+    fn conforms() {
+        let dir = tempfile::tempdir().unwrap();
+        let count = Cell::new(0);
+        ledger_conformance(|| {
+            count.set(count.get() + 1);
+            SqliteLedger::open(dir.path().join(format!("{}.sqlite", count.get()))).unwrap()
+        });
+    }
+
+    fn a_little_of_everything() -> Vec<Mutation> {
+        vec![
+            opened(),
+            drawn(0),
+            assigned(0, 0, 0, 1),
+            finish(0, 0, 0, 1, End::Answered),
+            score(0, 0, 0, 0.25),
+            assigned(0, 1, 0, 2),
+            fail(0, 1, 0, End::Blocked),
+            close(0),
+            drawn(1),
+            assigned(1, 0, 0, 3),
+            finish(1, 0, 0, 3, End::MaxSteps),
+            assigned(1, 1, 0, 4),
+        ]
+    }
+
+    #[test]
+    fn it_is_all_there_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ledger.sqlite");
+        let mut ledger = SqliteLedger::open(&path).unwrap();
+        ledger.commit(&a_little_of_everything()).unwrap();
+        let before = ledger.load().unwrap();
+        drop(ledger);
+        assert_eq!(SqliteLedger::open(&path).unwrap().load().unwrap(), before);
+    }
+
+    #[test]
+    fn what_lies_in_the_log_is_there_after_a_crash() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, copy) = (dir.path().join("ledger.sqlite"), dir.path().join("copy.sqlite"));
+        let mut ledger = SqliteLedger::open(&path).unwrap();
+        ledger.commit(&a_little_of_everything()).unwrap();
+        // what a crash now would leave: nothing was checkpointed, nobody closed the file
+        for suffix in ["", "-wal"] {
+            let from = dir.path().join(format!("ledger.sqlite{suffix}"));
+            fs::copy(from, dir.path().join(format!("copy.sqlite{suffix}"))).unwrap();
+        }
+        assert_eq!(SqliteLedger::open(copy).unwrap().load().unwrap(), ledger.load().unwrap());
+    }
+
+    #[track_caller]
+    fn refused(path: &Path, part: &str) {
+        let error = SqliteLedger::open(path).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains("is no furrow ledger of this version") && error.contains(part), "{error:?}");
+    }
+
+    #[test]
+    fn other_files_are_refused_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::write(path("text"), "not a database, but longer than a header of one".repeat(9)).unwrap();
+        refused(&path("text"), "not a database");
+        Connection::open(path("other")).unwrap().execute_batch("CREATE TABLE mine (x)").unwrap();
+        let other = fs::read(path("other")).unwrap();
+        refused(&path("other"), "another program's database");
+        drop(SqliteLedger::open(path("newer")).unwrap());
+        Connection::open(path("newer")).unwrap().pragma_update(None, "user_version", 9).unwrap();
+        refused(&path("newer"), "its schema is version 9, this furrow reads 1");
+        assert_eq!(fs::read(path("other")).unwrap(), other);
+    }
+
+    #[test]
+    fn a_damaged_file_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ledger.sqlite");
+        let mut ledger = SqliteLedger::open(&path).unwrap();
+        ledger.commit(&a_little_of_everything()).unwrap();
+        drop(ledger);
+        let mut bytes = fs::read(&path).unwrap();
+        let page = bytes.len() / 2 / 4096 * 4096;
+        bytes[page..page + 2048].fill(0xee);
+        fs::write(&path, bytes).unwrap();
+        refused(&path, "");
+    }
+
+    /// The constraints hold even for somebody with the `sqlite3` tool.
+    #[test]
+    fn the_tables_refuse_what_must_not_be() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut ledger = SqliteLedger::open(dir.path().join("ledger.sqlite")).unwrap();
+        ledger.commit(&a_little_of_everything()).unwrap();
+        let statements = [
+            "UPDATE trajectories SET reward = 1 WHERE state = 'failed'",
+            "UPDATE trajectories SET reward = NULL WHERE state = 'scored'",
+            "UPDATE trajectories SET scorer_saw_sha256 = zeroblob(32) WHERE state = 'scored'",
+            "UPDATE trajectories SET evidence_sha256 = NULL WHERE state = 'finished'",
+            "UPDATE trajectories SET evidence_sha256 = x'00' WHERE state = 'finished'",
+            "UPDATE trajectories SET state = 'scored' WHERE state = 'finished'",
+            "UPDATE trajectories SET state = 'finished' WHERE state = 'assigned'",
+            "UPDATE trajectories SET state = 'lost' WHERE state = 'failed'",
+            "UPDATE trajectories SET ended = 'lease_lost' WHERE state = 'scored'",
+            "UPDATE trajectories SET ended = 'answered' WHERE state = 'failed'",
+            "UPDATE trajectories SET token = 1 WHERE token = 2",
+            "UPDATE trajectories SET sample_index = 0, attempt = 1 WHERE token = 4",
+            "UPDATE trajectories SET group_id = 'nowhere' WHERE token = 4",
+            "UPDATE trajectories SET shard_id = 'nowhere' WHERE token = 1",
+            "UPDATE trajectories SET steps = 'two' WHERE token = 1",
+            "UPDATE groups SET group_size = 0",
+            "INSERT INTO run SELECT 2, run_id, job_sha256, epoch, 1, 0, 0, 0, 0 FROM run",
+            "INSERT INTO shards (shard_id, shard_index, state, replaces_json) VALUES ('x', 0, 'published', '[]')",
+        ];
+        for statement in statements {
+            let result = ledger.connection.execute(statement, []);
+            assert!(result.as_ref().is_err_and(is_constraint), "{statement}: {result:?}");
+        }
+    }
+
+    #[test]
+    fn a_full_disk_keeps_what_was_acknowledged_and_goes_on_when_freed() {
+        let name = "ledger::sqlite::tests::a_full_disk_keeps_what_was_acknowledged_and_goes_on_when_freed";
+        on_small_disk(name, |disk| {
+            let path = disk.join("ledger.sqlite");
+            let filler = |cycle: u32| disk.join(format!("filler{cycle}"));
+            (0..5).for_each(|cycle| fs::write(filler(cycle), vec![0; 300_000]).unwrap());
+            let mut ledger = SqliteLedger::open(&path).unwrap();
+            ledger.commit(&[opened()]).unwrap();
+            let group = |index| {
+                let draw = Draw { task_json: "x".repeat(20_000), ..draw(index, 1) };
+                Mutation::GroupDrawn { draw, draws: index }
+            };
+            let mut drawn = 0;
+            for cycle in 0..5 {
+                let error = loop {
+                    match ledger.commit(&[group(drawn)]) {
+                        Ok(()) => drawn += 1,
+                        Err(error) => break error,
+                    }
+                    assert!(drawn < 1000, "the small disk is not small");
+                };
+                if is_limited() {
+                    // a limit on file sizes is no full disk to SQLite: it stops, and keeps what it acknowledged
+                    assert!(matches!(error, LedgerError::Storage { .. }), "{error:?}");
+                    assert!(matches!(ledger.commit(&[group(drawn)]), Err(LedgerError::Stopped)));
+                    break;
+                }
+                assert!(matches!(error, LedgerError::DiskFull { .. }), "cycle {cycle}: {error:?}");
+                assert_eq!(ledger.load().unwrap().groups.len() as u64, drawn);
+                fs::remove_file(filler(cycle)).unwrap();
+                ledger.commit(&[group(drawn)]).unwrap();
+                drawn += 1;
+            }
+            drop(ledger);
+            assert!(drawn > 10);
+            assert_eq!(SqliteLedger::open(&path).unwrap().load().unwrap().groups.len() as u64, drawn);
+        });
+    }
+}

@@ -1,0 +1,310 @@
+//! The ledger's own thread: whatever was asked for while the last commit was on its way to the disk shares the next one.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Ledger, LedgerError, Mutation};
+use crate::crash;
+
+/// Every place of this module where a test can kill the process: around all commits, and around those that hold a kind of
+/// decision.
+pub const LEDGER_FAIL_POINTS: &[&str] = &[
+    "ledger.before_commit",
+    "ledger.after_commit",
+    "ledger.before_run_open",
+    "ledger.after_run_open",
+    "ledger.before_group_draw",
+    "ledger.after_group_draw",
+    "ledger.before_assign",
+    "ledger.after_assign",
+    "ledger.before_finish",
+    "ledger.after_finish",
+    "ledger.before_score",
+    "ledger.after_score",
+    "ledger.before_fail",
+    "ledger.after_fail",
+    "ledger.before_group_close",
+    "ledger.after_group_close",
+    "ledger.before_shard_open",
+    "ledger.after_shard_open",
+    "ledger.before_shard_write",
+    "ledger.after_shard_write",
+    "ledger.before_shard_publish",
+    "ledger.after_shard_publish",
+    "ledger.before_shard_abandon",
+    "ledger.after_shard_abandon",
+];
+
+/// How often a full disk is looked at again.
+const FULL_RETRY: Duration = Duration::from_millis(500);
+
+/// Bounds of the ledger's queue.
+#[derive(Debug, Clone, Copy)]
+pub struct LedgerLimits {
+    /// Commits that may wait; the next one waits for a place.
+    pub queued_max: usize,
+    /// Commits that share one transaction.
+    pub batch_max: usize,
+    /// How long a full disk is waited for before the commit fails.
+    pub full_patience: Duration,
+}
+
+impl Default for LedgerLimits {
+    /// 64 commits a transaction bring 25 times the rate of single ones on a disk of 250 syncs a second; 1,024 waiting commits
+    /// are then 65 ms of work. A minute is enough for a log to be rotated or somebody to be paged.
+    fn default() -> Self {
+        Self { queued_max: 1024, batch_max: 64, full_patience: Duration::from_secs(60) }
+    }
+}
+
+/// Commits through the ledger's thread. The last clone that goes waits for what was asked for.
+#[derive(Debug, Clone)]
+pub struct LedgerHandle {
+    owner: Arc<Owner>,
+}
+
+#[derive(Debug)]
+struct Owner {
+    commits: Option<mpsc::Sender<Commit>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Commit {
+    mutations: Vec<Mutation>,
+    answer: oneshot::Sender<Result<(), LedgerError>>,
+}
+
+impl LedgerHandle {
+    /// Gives the ledger to a thread of its own.
+    pub fn start(ledger: impl Ledger + 'static, limits: LedgerLimits) -> io::Result<Self> {
+        let (commits, queue) = mpsc::channel(limits.queued_max);
+        let worker = Worker { ledger, queue, limits };
+        let thread = std::thread::Builder::new().name("ledger".to_owned()).spawn(|| worker.run())?;
+        Ok(Self { owner: Arc::new(Owner { commits: Some(commits), thread: Some(thread) }) })
+    }
+
+    /// Answers once the mutations are durable, all of them or none.
+    pub async fn commit(&self, mutations: Vec<Mutation>) -> Result<(), LedgerError> {
+        let (answer, answered) = oneshot::channel();
+        let commits = self.commits()?;
+        commits.send(Commit { mutations, answer }).await.map_err(|_| LedgerError::Stopped)?;
+        answered.await.map_err(|_| LedgerError::Stopped)?
+    }
+
+    /// The same for a thread that may block.
+    pub fn commit_blocking(&self, mutations: Vec<Mutation>) -> Result<(), LedgerError> {
+        let (answer, answered) = oneshot::channel();
+        let commits = self.commits()?;
+        commits.blocking_send(Commit { mutations, answer }).map_err(|_| LedgerError::Stopped)?;
+        answered.blocking_recv().map_err(|_| LedgerError::Stopped)?
+    }
+
+    fn commits(&self) -> Result<&mpsc::Sender<Commit>, LedgerError> {
+        self.owner.commits.as_ref().ok_or(LedgerError::Stopped)
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.commits = None;
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            if thread.join().is_err() {
+                tracing::error!("the ledger's thread panicked");
+            }
+        }
+    }
+}
+
+struct Worker<L> {
+    ledger: L,
+    queue: mpsc::Receiver<Commit>,
+    limits: LedgerLimits,
+}
+
+impl<L: Ledger> Worker<L> {
+    fn run(mut self) {
+        while let Some(first) = self.queue.blocking_recv() {
+            let mut batch = vec![first];
+            while batch.len() < self.limits.batch_max
+                && let Ok(next) = self.queue.try_recv()
+            {
+                batch.push(next);
+            }
+            self.perform(batch);
+        }
+    }
+
+    fn perform(&mut self, batch: Vec<Commit>) {
+        let (mutations, parts, answers) = joined(batch);
+        let results = match self.commit(&mutations) {
+            // one bad commit must not take its neighbours with it
+            Err(LedgerError::Refused { .. }) if parts.len() > 1 => {
+                parts.into_iter().map(|part| self.commit(&mutations[part])).collect()
+            }
+            result => vec![result; parts.len()],
+        };
+        for (answer, result) in answers.into_iter().zip(results) {
+            // whoever asked may have gone; what is committed stays committed
+            answer.send(result).ok();
+        }
+    }
+
+    fn commit(&mut self, mutations: &[Mutation]) -> Result<(), LedgerError> {
+        pass("before", mutations);
+        self.commit_when_there_is_room(mutations)?;
+        pass("after", mutations);
+        Ok(())
+    }
+
+    fn commit_when_there_is_room(&mut self, mutations: &[Mutation]) -> Result<(), LedgerError> {
+        let deadline = Instant::now() + self.limits.full_patience;
+        loop {
+            let result = self.ledger.commit(mutations);
+            let Err(LedgerError::DiskFull { path, .. }) = &result else { return result };
+            if Instant::now() >= deadline || self.queue.is_closed() {
+                return result;
+            }
+            tracing::warn!(path = %path.display(), "no space left for the ledger: waiting for some");
+            std::thread::park_timeout(FULL_RETRY);
+        }
+    }
+}
+
+type Answer = oneshot::Sender<Result<(), LedgerError>>;
+
+fn joined(batch: Vec<Commit>) -> (Vec<Mutation>, Vec<Range<usize>>, Vec<Answer>) {
+    let (mut mutations, mut parts, mut answers) = (Vec::new(), Vec::new(), Vec::new());
+    for commit in batch {
+        let start = mutations.len();
+        mutations.extend(commit.mutations);
+        parts.push(start..mutations.len());
+        answers.push(commit.answer);
+    }
+    (mutations, parts, answers)
+}
+
+/// The fail points around a commit.
+fn pass(when: &str, mutations: &[Mutation]) {
+    if cfg!(feature = "failpoints") {
+        crash::point(&format!("ledger.{when}_commit"));
+        mutations.iter().for_each(|mutation| crash::point(&format!("ledger.{when}_{}", mutation.verb())));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::sync::Mutex;
+
+    use furrow_rollout::{Id, Trajectory};
+
+    use super::*;
+    use crate::ledger::conformance::{drawn, opened, sample_mutations};
+    use crate::ledger::{Fate, MemoryLedger, Snapshot};
+
+    /// Counts commits, fails some of them as a full disk would, and is slow enough for others to queue up behind it.
+    struct Slow {
+        inner: MemoryLedger,
+        sizes: Arc<Mutex<Vec<usize>>>,
+        full: usize,
+        entered: mpsc::Sender<()>,
+        gate: std::sync::mpsc::Receiver<()>,
+    }
+
+    impl Ledger for Slow {
+        fn commit(&mut self, mutations: &[Mutation]) -> Result<(), LedgerError> {
+            self.entered.blocking_send(()).unwrap();
+            self.gate.recv().unwrap();
+            self.sizes.lock().unwrap().push(mutations.len());
+            if self.full > 0 {
+                self.full -= 1;
+                let source = Arc::new(io::Error::from(io::ErrorKind::StorageFull));
+                return Err(LedgerError::DiskFull { path: PathBuf::from("ledger"), source });
+            }
+            self.inner.commit(mutations)
+        }
+        fn load(&mut self) -> Result<Snapshot, LedgerError> {
+            self.inner.load()
+        }
+        fn fate(&mut self, id: &Id<Trajectory>) -> Result<Option<Fate>, LedgerError> {
+            self.inner.fate(id)
+        }
+    }
+
+    /// The test's side of a slow ledger.
+    struct Watch {
+        entered: mpsc::Receiver<()>,
+        open: std::sync::mpsc::SyncSender<()>,
+        sizes: Arc<Mutex<Vec<usize>>>,
+    }
+
+    /// A ledger that fails as a full disk would for the first `full` commits, and passes `passes` commits without being told.
+    fn slow(full: usize, passes: usize) -> (Slow, Watch) {
+        let (open, gate) = std::sync::mpsc::sync_channel(100);
+        (0..passes).for_each(|_| open.send(()).unwrap());
+        let (entering, entered) = mpsc::channel(100);
+        let sizes = Arc::default();
+        let watch = Watch { entered, open, sizes: Arc::clone(&sizes) };
+        (Slow { inner: MemoryLedger::default(), sizes, full, entered: entering, gate }, watch)
+    }
+
+    #[tokio::test]
+    async fn waiting_commits_share_a_transaction_and_a_refused_one_stands_alone() {
+        let (ledger, mut watch) = slow(0, 0);
+        let handle = LedgerHandle::start(ledger, LedgerLimits::default()).unwrap();
+        let ask = |mutations: Vec<Mutation>| {
+            let handle = handle.clone();
+            tokio::spawn(async move { handle.commit(mutations).await })
+        };
+        let first = ask(vec![opened()]);
+        watch.entered.recv().await.unwrap();
+        // the thread now stands in the first commit; these three queue up behind it, in this order
+        let (good, bad, last) = (ask(vec![drawn(0)]), ask(vec![drawn(7)]), ask(vec![drawn(1)]));
+        while handle.commits().unwrap().capacity() != 1024 - 3 {
+            tokio::task::yield_now().await;
+        }
+        (0..5).for_each(|_| watch.open.send(()).unwrap());
+        first.await.unwrap().unwrap();
+        good.await.unwrap().unwrap();
+        let refused = bad.await.unwrap().unwrap_err().to_string();
+        assert!(refused.contains("the next group is 1, not 7"), "{refused}");
+        last.await.unwrap().unwrap();
+        assert_eq!(*watch.sizes.lock().unwrap(), [1, 3, 1, 1, 1]);
+    }
+
+    #[test]
+    fn a_full_disk_is_waited_for() {
+        let (ledger, watch) = slow(1, 2);
+        let handle = LedgerHandle::start(ledger, LedgerLimits::default()).unwrap();
+        handle.commit_blocking(vec![opened()]).unwrap();
+        assert_eq!(watch.sizes.lock().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn patience_with_a_full_disk_ends() {
+        let (ledger, _watch) = slow(1, 2);
+        let limits = LedgerLimits { full_patience: Duration::ZERO, ..LedgerLimits::default() };
+        let handle = LedgerHandle::start(ledger, limits).unwrap();
+        let error = handle.commit_blocking(vec![opened()]).unwrap_err();
+        assert!(matches!(error, LedgerError::DiskFull { .. }), "{error}");
+        handle.commit_blocking(vec![opened()]).unwrap();
+    }
+
+    #[test]
+    fn every_kind_of_decision_has_its_fail_points() {
+        for mutation in sample_mutations() {
+            for when in ["before", "after"] {
+                let name = format!("ledger.{when}_{}", mutation.verb());
+                assert!(LEDGER_FAIL_POINTS.contains(&name.as_str()), "{name}");
+            }
+        }
+        assert_eq!(LEDGER_FAIL_POINTS.len(), 2 * (sample_mutations().len() + 1));
+    }
+}

@@ -1,0 +1,104 @@
+//! One process a run directory: a lock that the kernel frees when its holder dies, however it dies.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use crate::durable::DurableError;
+
+/// Holds a run directory until it is dropped. The file stays: removing it would let two processes lock two files of one name.
+#[derive(Debug)]
+pub struct RunLock {
+    _file: File,
+}
+
+/// Why a run directory is not ours.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// Another process holds it.
+    #[error("run directory {run_dir} in use by {holder}: stop it, or choose another output_dir")]
+    InUse {
+        /// The directory.
+        run_dir: PathBuf,
+        /// What the holder wrote about itself: its pid and how long it has been there.
+        holder: String,
+    },
+    /// The lock file cannot be used.
+    #[error("cannot lock the run directory")]
+    File(#[from] DurableError),
+}
+
+impl RunLock {
+    /// Takes the directory, or says who has it.
+    pub fn take(run_dir: &Path) -> Result<Self, LockError> {
+        let path = run_dir.join("lock");
+        let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let mut file = opened.map_err(DurableError::on("open", &path))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(in_use(run_dir, file)),
+            Err(error) => return Err(DurableError::on("lock", &path)(error.into()).into()),
+        }
+        sign(&mut file).map_err(DurableError::on("write to", &path))?;
+        Ok(Self { _file: file })
+    }
+}
+
+fn sign(file: &mut File) -> std::io::Result<()> {
+    file.set_len(0)?;
+    file.rewind()?;
+    writeln!(file, "{} {}", std::process::id(), seconds_now())
+}
+
+fn in_use(run_dir: &Path, mut file: File) -> LockError {
+    let mut text = String::new();
+    let read = file.read_to_string(&mut text);
+    let holder = read.ok().and_then(|_| described(&text)).unwrap_or_else(|| "another process".to_owned());
+    LockError::InUse { run_dir: run_dir.to_owned(), holder }
+}
+
+/// `1234 1763711111` → `pid 1234, for 35 s`.
+fn described(text: &str) -> Option<String> {
+    let (pid, since) = text.trim().split_once(' ')?;
+    let pid: u32 = pid.parse().ok()?;
+    let seconds = seconds_now().saturating_sub(since.parse().ok()?);
+    Some(format!("pid {pid}, for {seconds} s"))
+}
+
+fn seconds_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_has_one_holder() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = RunLock::take(dir.path()).unwrap();
+        let refused = RunLock::take(dir.path()).unwrap_err().to_string();
+        let pid = format!("in use by pid {}", std::process::id());
+        assert!(refused.contains(&pid), "{refused}");
+        drop(held);
+        RunLock::take(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn a_dead_holders_file_is_no_obstacle() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("lock"), "99999 1").unwrap();
+        RunLock::take(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn a_holder_is_described() {
+        assert_eq!(described(&format!("12 {}\n", seconds_now() + 9)).unwrap(), "pid 12, for 0 s");
+        assert_eq!(described("garbage"), None);
+        assert_eq!(described("x 1"), None);
+    }
+}

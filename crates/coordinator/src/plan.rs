@@ -1,0 +1,119 @@
+//! The job's tasks as the coordinator sees them: what each group draws, and what an assignment says of it.
+
+use std::collections::BTreeMap;
+
+use furrow_rollout::{Assignment, SessionSpec, Task};
+use furrow_tasks::{Sampler, TaskSet, TaskSpec, TasksConfig};
+
+use crate::core::{Drawn, Grant, Plan};
+use crate::ledger::{Draw, Snapshot};
+
+/// Tasks, the sampler over them, and how sessions are set up.
+#[derive(Debug)]
+pub struct JobPlan {
+    set: TaskSet,
+    sampler: Sampler,
+    group_size: u32,
+    session: SessionSpec,
+    places: BTreeMap<(String, String), usize>,
+}
+
+/// The ledger speaks of a task that the job does not have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "group {group_id} is about {suite}/{task_id}, which is not among the job's tasks any more; resume with the task files it began with"
+)]
+pub struct UnknownTask {
+    /// The group.
+    pub group_id: String,
+    /// Suite of the task.
+    pub suite: String,
+    /// The task.
+    pub task_id: String,
+}
+
+impl JobPlan {
+    /// A plan over a loaded set.
+    pub fn new(set: TaskSet, config: &TasksConfig, session: SessionSpec) -> Self {
+        let sampler = Sampler::new(&set, config);
+        let name = |spec: &TaskSpec| (spec.task.suite.clone(), spec.task.task_id.clone());
+        let places = set.specs().iter().enumerate().map(|(place, spec)| (name(spec), place)).collect();
+        Self { set, sampler, group_size: config.group_size, session, places }
+    }
+
+    /// The task of a group, drawn.
+    pub fn task(&self, draw: &Draw) -> Result<Task, UnknownTask> {
+        Ok(self.spec(draw)?.drawn(draw.seed))
+    }
+
+    /// Whether every group of a resumed run is about a task of this job.
+    pub fn check(&self, snapshot: &Snapshot) -> Result<(), UnknownTask> {
+        snapshot.groups.iter().try_for_each(|row| self.spec(&row.draw).map(drop))
+    }
+
+    /// What an environment worker is told of a grant.
+    pub fn assignment(&self, grant: Grant) -> Result<Assignment, UnknownTask> {
+        Ok(Assignment {
+            task: self.task(&grant.draw)?,
+            ancestry: grant.of,
+            token: grant.token,
+            lease_millis: grant.lease_millis,
+            session: self.session.clone(),
+            policy_address: grant.policy_address,
+        })
+    }
+
+    /// Upper bound of what one assignment takes on the wire: its texts and a little for the rest.
+    pub fn assignment_bytes_max(&self) -> usize {
+        let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let bytes = |spec: &TaskSpec| {
+            let Task { goal, start_url, allow_hosts, hooks, .. } = &spec.task;
+            let hosts: usize = allow_hosts.iter().map(|host| host.len() + 8).sum();
+            text(goal)
+                + start_url.len()
+                + hosts
+                + text(&hooks.start)
+                + text(&hooks.probe)
+                + text(&hooks.solve)
+        };
+        let largest = self.set.specs().iter().map(bytes).max().unwrap_or_default();
+        largest + self.session.instructions.len() + 4096
+    }
+
+    /// How sessions are set up.
+    pub fn session(&self) -> &SessionSpec {
+        &self.session
+    }
+
+    /// The task of a group and how it is scored.
+    pub fn spec(&self, draw: &Draw) -> Result<&TaskSpec, UnknownTask> {
+        let place = self.places.get(&(draw.suite.clone(), draw.task_id.clone()));
+        place.map(|place| &self.set.specs()[*place]).ok_or_else(|| UnknownTask {
+            group_id: draw.group_id.to_string(),
+            suite: draw.suite.clone(),
+            task_id: draw.task_id.clone(),
+        })
+    }
+}
+
+impl Plan for JobPlan {
+    fn groups(&self) -> u64 {
+        self.sampler.groups()
+    }
+
+    fn group_size(&self) -> u32 {
+        self.group_size
+    }
+
+    fn draw(&self, index: u64) -> Drawn {
+        let draw = self.sampler.draw(index);
+        let spec = &self.set.specs()[draw.spec];
+        Drawn {
+            suite: spec.task.suite.clone(),
+            task_id: spec.task.task_id.clone(),
+            split: spec.task.split,
+            seed: spec.drawn(draw.seed).seed,
+            task_json: spec.json.clone(),
+        }
+    }
+}

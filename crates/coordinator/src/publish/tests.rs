@@ -1,0 +1,641 @@
+//! Publishing, and crashes in the middle of it: the run directory is copied at every stage, and every copy must recover.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use furrow_records::fixtures::{Plot, group};
+use furrow_records::{DataSet, RecordsFile, local_files, verify};
+use furrow_rollout::{Ancestry, End, StepRecord, TrajectoryRecord};
+use furrow_wire::{OpaqueStep, digest, encode_ending, encode_opaque_step, encode_trace};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use super::*;
+use crate::ledger::conformance::{draw, opened};
+use crate::ledger::{
+    Draw, Ended, Ledger, LedgerLimits, MemoryLedger, PolicyFacts, Snapshot, SqliteLedger, Start, Verdict,
+};
+use crate::small_disk::{is_limited, on_small_disk};
+use crate::spool::SpoolLimits;
+
+/// A run with a ledger and a spool in which everything has ended and nothing is published.
+struct World {
+    dir: TempDir,
+    stories: BTreeMap<Id<Trajectory>, Story>,
+    groups: BTreeMap<Id<Group>, GroupRecord>,
+}
+
+/// What one trajectory must look like in the data set.
+#[derive(Clone)]
+struct Story {
+    record: TrajectoryRecord,
+    steps: Vec<StepRecord>,
+}
+
+/// Slots of two groups: one failed attempt that was retried, one hang, different lengths.
+fn plots() -> Vec<Plot> {
+    let plot = |group, sample, attempt, end, steps| Plot {
+        run: "r".into(),
+        group,
+        sample,
+        attempt,
+        group_size: 2,
+        end,
+        steps,
+        ..Plot::default()
+    };
+    vec![
+        plot(0, 0, 0, End::Answered, 3),
+        plot(0, 1, 0, End::BrowserDead, 2),
+        plot(0, 1, 1, End::Done, 1),
+        plot(1, 0, 0, End::MaxSteps, 4),
+        plot(1, 1, 0, End::LeaseLost, 0),
+    ]
+}
+
+/// Each fits a file of 4 MB in the spool, together they do not fit one in a shard.
+fn heavy() -> Vec<Plot> {
+    let size = furrow_rollout::Size::new(700, 700);
+    let plot = |sample| Plot { run: "r".into(), group_size: 2, steps: 6, sample, size, ..Plot::default() };
+    vec![plot(0), plot(1)]
+}
+
+impl World {
+    fn new(plots: &[Plot]) -> Self {
+        let dir = quick_dir();
+        let stories = (1..).zip(plots).map(|(token, plot)| Story::of(plot, token));
+        let stories = stories.map(|story| (story.record.ancestry.trajectory_id.clone(), story)).collect();
+        let mut world = Self { dir, stories, groups: BTreeMap::new() };
+        world.groups = world.closed_groups();
+        world.fill();
+        world
+    }
+
+    fn closed_groups(&self) -> BTreeMap<Id<Group>, GroupRecord> {
+        let mut members = BTreeMap::<_, Vec<TrajectoryRecord>>::new();
+        for story in self.stories.values() {
+            members.entry(story.record.ancestry.group_id.clone()).or_default().push(story.record.clone());
+        }
+        members.into_iter().map(|(id, records)| (id, group(&records))).collect()
+    }
+
+    /// What the coordinator would have done until now.
+    fn fill(&self) {
+        let mut ledger = SqliteLedger::open(self.dir.path().join("ledger.sqlite")).unwrap();
+        let (spool, _) = Spool::open(self.dir.path().join("spool"), SpoolLimits::default()).unwrap();
+        let mut mutations = vec![opened()];
+        for (index, id) in (0..).zip(self.groups.keys()) {
+            let drawn = Draw { group_id: id.clone(), task_id: "click-it".into(), ..draw(index, 2) };
+            mutations.push(Mutation::GroupDrawn { draw: drawn, draws: index });
+        }
+        let mut stories: Vec<_> = self.stories.values().collect();
+        stories.sort_by_key(|story| story.record.token);
+        for story in stories {
+            story.spool(&spool);
+            mutations.extend(story.mutations());
+        }
+        mutations.extend(
+            self.groups.keys().map(|id| Mutation::GroupClosed { group_id: id.clone(), at_micros: 1 }),
+        );
+        ledger.commit(&mutations).unwrap();
+    }
+
+    fn batch(&self, snapshot: &Snapshot) -> Batch {
+        let trajectories = snapshot.unpublished().map(|row| self.stories[&row.start.trajectory_id].facts());
+        let groups = snapshot.groups.iter().filter(|row| row.shard_id.is_none());
+        Batch {
+            trajectories: trajectories.collect(),
+            groups: groups.map(|row| self.groups[&row.draw.group_id].clone()).collect(),
+        }
+    }
+
+    /// Two batches in the order things ended, so that a group waits for its last trajectory.
+    fn batches(&self, snapshot: &Snapshot) -> [Batch; 2] {
+        let mut first = self.batch(snapshot);
+        let later = first.trajectories.split_off(2);
+        let groups = first.groups.split_off(0);
+        [first, Batch { trajectories: later, groups }]
+    }
+
+    /// Every acknowledged trajectory is there exactly once, whole, and nothing else is left anywhere.
+    #[track_caller]
+    fn check(&self, run_dir: &Path, what: &str) {
+        let set = DataSet::open(run_dir).unwrap();
+        let mut records: Vec<TrajectoryRecord> = set.trajectories().map(Result::unwrap).collect();
+        records.sort_by_key(|record| record.token);
+        let mut want: Vec<_> = self.stories.values().map(Story::expected).collect();
+        want.sort_by_key(|record| record.token);
+        assert_eq!(records, want, "{what}");
+        for story in self.stories.values() {
+            let rows = if story.is_scored() { set.steps() } else { set.failed_steps() };
+            let rows = rows.map(Result::unwrap).filter(|row| row.ancestry == story.record.ancestry);
+            assert_eq!(rows.map(|row| row.record).collect::<Vec<_>>(), story.steps, "{what}");
+        }
+        let groups: Vec<GroupRecord> = set.groups().map(Result::unwrap).collect();
+        assert_eq!(groups, self.groups.values().cloned().collect::<Vec<_>>(), "{what}");
+        let report = verify(run_dir).unwrap();
+        assert!(report.is_sound(), "{what}: {report:?}");
+        assert_eq!(names(&run_dir.join("spool")), BTreeSet::new(), "{what}");
+        let known = |file: &str| set.snapshot().holds(file) || set.snapshot().removed().contains_key(file);
+        for file in local_files(&run_dir.join("data")).unwrap() {
+            assert!(known(&file.name), "{what}: {} was left", file.name);
+        }
+    }
+}
+
+impl Story {
+    fn of(plot: &Plot, token: u64) -> Self {
+        let (mut record, steps) = plot.trajectory();
+        record.token = token;
+        Self { record, steps }
+    }
+
+    fn is_scored(&self) -> bool {
+        self.record.score.is_some()
+    }
+
+    /// Of a failed trajectory nobody told an ending: time and place are what its steps and its lease say.
+    fn expected(&self) -> TrajectoryRecord {
+        let mut record = self.record.clone();
+        if !self.is_scored() {
+            record.score_micros = 0;
+            record.ending.goal.clear();
+            record.ending.last_outcome = self.steps.last().map(|step| step.outcome.clone());
+            record.ending.environment = Default::default();
+            record.ending.environment.worker = "env-1".into();
+        }
+        record
+    }
+
+    fn ended(&self) -> Ended {
+        let ending = &self.record.ending;
+        Ended {
+            end: ending.end,
+            reason: ending.reason.clone(),
+            steps: self.steps.len() as u32,
+            policy_versions: self.record.policy_versions,
+            staleness: self.record.staleness,
+            at_micros: self.record.ended_at_micros,
+        }
+    }
+
+    fn verdict(&self) -> Option<Verdict> {
+        let score = self.record.score.clone()?;
+        Some(Verdict { score, micros: self.record.score_micros })
+    }
+
+    fn start(&self) -> Start {
+        let Ancestry { trajectory_id, group_id, sample_index, attempt, .. } = self.record.ancestry.clone();
+        Start {
+            trajectory_id,
+            group_id,
+            sample_index,
+            attempt,
+            token: self.record.token,
+            env_worker: Id::new("env-1").unwrap(),
+            policy: PolicyFacts {
+                worker: Id::new("policy-1").unwrap(),
+                address: "127.0.0.1:1".into(),
+                kind: self.record.policy_kind,
+                version: None,
+                hashes: self.record.hashes.clone(),
+            },
+            at_micros: self.record.started_at_micros,
+            queue_micros: self.record.queue_micros,
+        }
+    }
+
+    fn mutations(&self) -> Vec<Mutation> {
+        let trajectory_id = self.record.ancestry.trajectory_id.clone();
+        let (token, ended) = (self.record.token, self.ended());
+        let mut mutations = vec![Mutation::Assigned(self.start())];
+        match self.verdict() {
+            None => mutations.push(Mutation::Failed { trajectory_id, ended }),
+            Some(verdict) => {
+                let evidence_sha256 = verdict.score.evidence_sha256;
+                let finished = trajectory_id.clone();
+                mutations.push(Mutation::Finished { trajectory_id: finished, token, ended, evidence_sha256 });
+                mutations.push(Mutation::Scored { trajectory_id, verdict });
+            }
+        }
+        mutations
+    }
+
+    fn facts(&self) -> TrajectoryFacts {
+        let record = self.record.clone();
+        TrajectoryFacts {
+            ancestry: record.ancestry,
+            task: record.task,
+            task_json: record.task_json,
+            policy_kind: record.policy_kind,
+            hashes: record.hashes,
+            session: record.session,
+            group_size: record.group_size,
+            token: record.token,
+            env_worker: "env-1".into(),
+            queue_micros: record.queue_micros,
+            started_at_micros: record.started_at_micros,
+            ended: self.ended(),
+            verdict: self.verdict(),
+            cost_usd: None,
+        }
+    }
+
+    fn spool(&self, spool: &Spool) {
+        let runtime = Runtime::new().unwrap();
+        let id = &self.record.ancestry.trajectory_id;
+        for step in &self.steps {
+            let bytes = encode_opaque_step(&sealed(step));
+            runtime.block_on(spool.append_step(id, step.step, digest(&bytes), bytes)).unwrap();
+        }
+        if self.is_scored() {
+            let bytes = encode_ending(&self.record.ending);
+            runtime.block_on(spool.append_ending(id, digest(&bytes), bytes)).unwrap();
+        }
+    }
+}
+
+fn sealed(step: &StepRecord) -> OpaqueStep {
+    let StepRecord { step, observation, reply, outcome, trace, timing, observed_at_micros } = step.clone();
+    OpaqueStep { step, observation, reply, outcome, trace: encode_trace(&trace), timing, observed_at_micros }
+}
+
+/// In memory where the system has such a place: these tests ask what is where, not what a disk kept.
+fn quick_dir() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { tempfile::tempdir_in(memory).unwrap() } else { tempfile::tempdir().unwrap() }
+}
+
+fn names(dir: &Path) -> BTreeSet<String> {
+    fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+fn settings(data_dir: PathBuf) -> PublishSettings {
+    let file = RecordsFile { merge_files_min: 2, max_delay_millis: Some(100), ..RecordsFile::default() };
+    let run_id = Id::new("r").unwrap();
+    PublishSettings {
+        data_dir,
+        run_id,
+        job_toml: "[run]\nname = \"r\"\n".into(),
+        records: file.check().unwrap(),
+    }
+}
+
+/// A coordinator's start.
+fn restart(run_dir: &Path) -> Result<Recovered, PublishError> {
+    restart_in(run_dir, run_dir.join("data"))
+}
+
+fn restart_in(run_dir: &Path, data_dir: PathBuf) -> Result<Recovered, PublishError> {
+    let mut ledger = SqliteLedger::open(run_dir.join("ledger.sqlite"))?;
+    ledger.commit(&[opened()])?;
+    let (spool, spooled) = Spool::open(run_dir.join("spool"), SpoolLimits::default())?;
+    Publisher::recover(settings(data_dir), ledger, LedgerLimits::default(), spool, spooled)
+}
+
+fn copy_tree(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        match entry.file_type().unwrap().is_dir() {
+            true => copy_tree(&from, &to),
+            false => drop(fs::copy(&from, &to).unwrap()),
+        }
+    }
+}
+
+/// What crashes at each stage would leave, with the stage's name.
+type Images = Arc<Mutex<Vec<(String, PathBuf)>>>;
+
+/// Copies the run directory at every stage from now on.
+fn photograph(publisher: &mut Publisher, run_dir: &Path, album: &Path) -> Images {
+    let images = Images::default();
+    let (taken, run_dir, album) = (Arc::clone(&images), run_dir.to_owned(), album.to_owned());
+    publisher.on_stage(move |stage| {
+        let mut taken = taken.lock().unwrap();
+        let name = format!("{:03}-{}", taken.len(), stage.fail_point());
+        copy_tree(&run_dir, &album.join(&name));
+        taken.push((name.clone(), album.join(name)));
+    });
+    images
+}
+
+#[test]
+fn a_crash_at_any_stage_loses_nothing_and_doubles_nothing() {
+    let world = World::new(&plots());
+    let album = quick_dir();
+    let Recovered { mut publisher, snapshot, .. } = restart(world.dir.path()).unwrap();
+    let images = photograph(&mut publisher, world.dir.path(), album.path());
+    for batch in world.batches(&snapshot) {
+        publisher.publish(&batch).unwrap();
+    }
+    publisher.merge().unwrap();
+    drop(publisher);
+    world.check(world.dir.path(), "undisturbed");
+    let images = images.lock().unwrap().clone();
+    for stage in Stage::ALL {
+        let visits = images.iter().filter(|(name, _)| name.ends_with(stage.fail_point())).count();
+        assert!(visits >= 2, "{} was passed {visits} times", stage.fail_point());
+    }
+    for (name, run_dir) in images {
+        drop(restart(&run_dir).unwrap()); // a crash right after the recovery: it must be repeatable
+        let Recovered { mut publisher, snapshot, .. } = restart(&run_dir).unwrap();
+        assert!(snapshot.shards.is_empty(), "{name}");
+        let rest = world.batch(&snapshot);
+        if rest != Batch::default() {
+            publisher.publish(&rest).unwrap();
+        }
+        drop(publisher);
+        world.check(&run_dir, &name);
+    }
+}
+
+#[test]
+fn a_manifest_commit_that_nobody_heard_of_is_found_again() {
+    let world = World::new(&plots());
+    let album = quick_dir();
+    let Recovered { mut publisher, snapshot, .. } = restart(world.dir.path()).unwrap();
+    let images = photograph(&mut publisher, world.dir.path(), album.path());
+    let published = publisher.publish(&world.batch(&snapshot)).unwrap();
+    let after = |stage: Stage| {
+        let images = images.lock().unwrap();
+        images.iter().find(|(name, _)| name.ends_with(stage.fail_point())).unwrap().1.clone()
+    };
+    for (stage, commits_before) in [(Stage::Written, 0), (Stage::Manifest, 1)] {
+        let run_dir = after(stage);
+        assert_eq!(names(&run_dir.join("data/manifest")).len(), commits_before);
+        drop(restart(&run_dir).unwrap());
+        let set = DataSet::open(&run_dir).unwrap();
+        assert_eq!(set.snapshot().version(), 1);
+        assert_eq!(set.snapshot().version_of(&published.shard_id), Some(published.manifest_version));
+        world.check(&run_dir, stage.fail_point());
+    }
+}
+
+#[test]
+fn an_undone_shard_comes_back_under_another_name() {
+    let world = World::new(&plots());
+    let album = quick_dir();
+    let Recovered { mut publisher, snapshot, .. } = restart(world.dir.path()).unwrap();
+    let images = photograph(&mut publisher, world.dir.path(), album.path());
+    let published = publisher.publish(&world.batch(&snapshot)).unwrap();
+    let (_, run_dir) = images.lock().unwrap()[3].clone();
+    let Recovered { mut publisher, snapshot, .. } = restart(&run_dir).unwrap();
+    let again = publisher.publish(&world.batch(&snapshot)).unwrap();
+    assert_eq!((published.shard_id.as_str(), again.shard_id.as_str()), ("r-x000000", "r-x000001"));
+    assert_eq!((again.trajectories, again.groups), (published.trajectories, published.groups));
+}
+
+#[test]
+fn files_nobody_knows_are_removed_and_no_others() {
+    let world = World::new(&plots());
+    let data = world.dir.path().join("data");
+    let Recovered { mut publisher, snapshot, .. } = restart(world.dir.path()).unwrap();
+    publisher.publish(&world.batch(&snapshot)).unwrap();
+    drop(publisher);
+    fs::create_dir_all(data.join("scores")).unwrap();
+    let strays = ["steps/r-x000009.parquet", "groups/.r-x000009.parquet.tmp", "trajectories/notes.txt"];
+    let staged = "manifest/00000000000000000002.json#1";
+    let others = ["scores/mine.parquet", "README"];
+    for name in strays.iter().chain(&others).chain([&staged]) {
+        fs::write(data.join(name), "x").unwrap();
+    }
+    let before: Vec<_> = local_files(&data).unwrap().into_iter().map(|file| file.name).collect();
+    drop(restart(world.dir.path()).unwrap());
+    let after: Vec<_> = local_files(&data).unwrap().into_iter().map(|file| file.name).collect();
+    let wanted: Vec<_> = before.into_iter().filter(|name| !strays.contains(&name.as_str())).collect();
+    assert_eq!(after, wanted);
+    assert!(!data.join(staged).exists());
+    assert!(others.iter().all(|name| data.join(name).exists()));
+}
+
+/// Changes a filled run directory and says what the next start must complain about.
+#[track_caller]
+fn refused(change: impl FnOnce(&World), part: &str) {
+    let world = World::new(&plots());
+    change(&world);
+    let error = restart(world.dir.path()).map(drop).unwrap_err();
+    assert!(error.to_string().contains(part), "{error}, not {part}");
+}
+
+#[test]
+fn what_was_acknowledged_and_is_gone_is_said_and_not_repaired() {
+    let spool = |world: &World, id: &str| world.dir.path().join(format!("spool/r-{id}.spool"));
+    let cut = |path: PathBuf, bytes: u64| {
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(file.metadata().unwrap().len() - bytes).unwrap();
+    };
+    refused(
+        |world| fs::remove_file(spool(world, "g000000-s0-a0")).unwrap(),
+        "r-g000000-s0-a0 was acknowledged, but the spool holds nothing of it",
+    );
+    refused(
+        |world| cut(spool(world, "g000001-s0-a0"), 1),
+        "r-g000001-s0-a0 was acknowledged, but the spool does not hold its ending",
+    );
+    refused(
+        |world| fs::write(spool(world, "g000007-s0-a0"), "").unwrap(),
+        "spool/ holds r-g000007-s0-a0, which the ledger does not know",
+    );
+    refused(
+        |world| {
+            let ledger = world.dir.path().join("ledger.sqlite");
+            let old = fs::read(&ledger).unwrap();
+            let Recovered { mut publisher, snapshot, .. } = restart(world.dir.path()).unwrap();
+            publisher.publish(&world.batch(&snapshot)).unwrap();
+            drop(publisher);
+            fs::write(&ledger, old).unwrap();
+        },
+        "was acknowledged, but",
+    );
+}
+
+#[test]
+fn a_ledger_older_than_the_data_set_is_refused() {
+    let world = World::new(&plots());
+    let album = quick_dir();
+    let Recovered { mut publisher, snapshot, .. } = restart(world.dir.path()).unwrap();
+    let images = photograph(&mut publisher, world.dir.path(), album.path());
+    publisher.publish(&world.batch(&snapshot)).unwrap();
+    let opened = images.lock().unwrap()[0].1.clone();
+    copy_tree(&world.dir.path().join("data"), &opened.join("data"));
+    let error = restart(&opened).map(drop).unwrap_err();
+    assert!(matches!(error, PublishError::LedgerBehind { .. }), "{error}");
+}
+
+#[test]
+fn a_scored_trajectory_whose_evidence_changed_is_not_published() {
+    let world = World::new(&plots());
+    let Recovered { mut publisher, snapshot, .. } = restart(world.dir.path()).unwrap();
+    let mut batch = world.batch(&snapshot);
+    let verdict = batch.trajectories[0].verdict.as_mut().unwrap();
+    verdict.score.evidence_sha256 = [0; 32];
+    let error = publisher.publish(&batch).unwrap_err().to_string();
+    assert!(error.contains("the evidence in the spool is not what the scorer saw"), "{error}");
+    let mut batch = world.batch(&snapshot);
+    batch.trajectories[0].ended.steps += 1;
+    batch.trajectories.truncate(1);
+    batch.groups.clear();
+    drop(publisher);
+    let Recovered { mut publisher, .. } = restart(world.dir.path()).unwrap();
+    let error = publisher.publish(&batch).unwrap_err().to_string();
+    assert!(error.contains("of its 4 steps the spool holds 3"), "{error}");
+}
+
+#[test]
+fn a_full_disk_undoes_the_shard_and_keeps_its_rows() {
+    on_small_disk("publish::tests::a_full_disk_undoes_the_shard_and_keeps_its_rows", |disk| {
+        let world = if is_limited() { World::new(&heavy()) } else { World::new(&plots()) };
+        let Recovered { mut publisher, snapshot, .. } =
+            restart_in(world.dir.path(), disk.join("data")).unwrap();
+        if is_limited() {
+            // a file that may not grow is no full disk: the publisher stops, and the next start has everything
+            let error = publisher.publish(&world.batch(&snapshot)).unwrap_err();
+            assert!(matches!(error, PublishError::Records(_)), "{error:?}");
+            drop(publisher);
+            let Recovered { snapshot: again, .. } = restart_in(world.dir.path(), disk.join("data")).unwrap();
+            assert_eq!(again.trajectories, snapshot.trajectories);
+            return;
+        }
+        let filler = disk.join("filler");
+        for cycle in 0..5 {
+            let room = crate::disk::free_bytes(disk).unwrap() as usize;
+            fs::write(&filler, vec![0; room.saturating_sub(cycle * 8192)]).unwrap();
+            let error = publisher.publish(&world.batch(&snapshot)).unwrap_err();
+            assert!(matches!(error, PublishError::DiskFull(_)), "cycle {cycle}: {error:?}");
+            assert!(local_files(&disk.join("data")).unwrap().is_empty(), "cycle {cycle}");
+            fs::remove_file(&filler).unwrap();
+        }
+        let published = publisher.publish(&world.batch(&snapshot)).unwrap();
+        assert_eq!((published.shard_id.as_str(), published.manifest_version), ("r-x000005", 1));
+        assert_eq!(names(&world.dir.path().join("spool")), BTreeSet::new());
+        assert!(verify(disk).unwrap().is_sound());
+    });
+}
+
+/// The thread, fed by hand.
+struct Fed {
+    runtime: Runtime,
+    world: World,
+    batch: Batch,
+    handle: Option<PublishHandle>,
+    reports: PublishReports,
+}
+
+impl Fed {
+    fn new(change: impl FnOnce(&mut RecordsConfig)) -> Self {
+        let world = World::new(&plots());
+        let Recovered { mut publisher, snapshot, .. } = restart(world.dir.path()).unwrap();
+        publisher.settings.records.merge_files_min = 1000;
+        change(&mut publisher.settings.records);
+        let batch = world.batch(&snapshot);
+        let (handle, reports) = publisher.start(2).unwrap();
+        let runtime = Runtime::new().unwrap();
+        Self { runtime, world, batch, handle: Some(handle), reports }
+    }
+
+    /// Hands over everything, then closes.
+    fn feed(&mut self) {
+        let handle = self.handle.take().unwrap();
+        for facts in self.batch.trajectories.clone() {
+            self.runtime.block_on(handle.trajectory(facts)).unwrap();
+        }
+        for group in self.batch.groups.clone() {
+            self.runtime.block_on(handle.group(group)).unwrap();
+        }
+    }
+
+    /// Hands over the first trajectory.
+    fn feed_one(&mut self) {
+        let facts = self.batch.trajectories.remove(0);
+        self.runtime.block_on(self.handle.as_ref().unwrap().trajectory(facts)).unwrap();
+    }
+
+    fn flush(&mut self) {
+        self.runtime.block_on(self.handle.as_ref().unwrap().flush()).unwrap();
+    }
+
+    /// Trajectories and groups of the next shard.
+    fn next(&mut self) -> Option<(usize, usize)> {
+        match self.runtime.block_on(self.reports.next())? {
+            PublishReport::Published(shard) => Some((shard.trajectories.len(), shard.groups.len())),
+            PublishReport::Failed(error) => panic!("{error:?}"),
+        }
+    }
+}
+
+const NEVER: Duration = Duration::from_secs(3600);
+
+#[test]
+fn what_is_left_is_published_when_the_last_handle_goes() {
+    let mut fed = Fed::new(|records| records.max_delay = NEVER);
+    fed.feed();
+    assert_eq!(fed.next(), Some((5, 2)));
+    assert_eq!(fed.next(), None);
+    assert_eq!(fed.next(), None);
+    fed.world.check(fed.world.dir.path(), "closed");
+}
+
+#[test]
+fn a_shard_closes_by_size() {
+    let mut fed = Fed::new(|records| (records.max_delay, records.max_shard_bytes) = (NEVER, 1));
+    fed.feed();
+    // of the last trajectory the spool holds nothing, so it does not close a shard
+    for shard in [(1, 0), (1, 0), (1, 0), (1, 0), (1, 2)] {
+        assert_eq!(fed.next(), Some(shard));
+    }
+    assert_eq!(fed.next(), None);
+    fed.world.check(fed.world.dir.path(), "by size");
+}
+
+#[test]
+fn a_shard_closes_by_age() {
+    let mut fed = Fed::new(|records| records.max_delay = Duration::from_millis(50));
+    fed.feed_one();
+    assert_eq!(fed.next(), Some((1, 0)));
+}
+
+#[test]
+fn a_shard_closes_when_told() {
+    let mut fed = Fed::new(|records| records.max_delay = NEVER);
+    fed.flush();
+    fed.feed_one();
+    fed.feed_one();
+    fed.flush();
+    assert_eq!(fed.next(), Some((2, 0)));
+}
+
+#[test]
+fn a_publisher_that_fails_says_so_and_ends() {
+    let mut fed = Fed::new(|records| records.max_delay = NEVER);
+    // before its trajectories: the ledger refuses
+    let group = fed.batch.groups.remove(0);
+    fed.runtime.block_on(fed.handle.as_ref().unwrap().group(group)).unwrap();
+    fed.flush();
+    let Some(PublishReport::Failed(error)) = fed.runtime.block_on(fed.reports.next()) else {
+        panic!("no failure")
+    };
+    assert!(matches!(&error, PublishError::Ledger(LedgerError::Refused { .. })), "{error:?}");
+    assert_eq!(fed.next(), None);
+    let refused = fed.runtime.block_on(fed.handle.as_ref().unwrap().flush()).unwrap_err().to_string();
+    assert!(refused.contains("its last report says why"), "{refused}");
+}
+
+#[test]
+fn a_publisher_may_be_dropped_by_async_code() {
+    let world = World::new(&plots());
+    let recovered = restart(world.dir.path()).unwrap();
+    Runtime::new().unwrap().block_on(async move { drop(recovered) });
+}
+
+#[test]
+fn nothing_is_recovered_before_the_run_is_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    let (spool, spooled) = Spool::open(dir.path().join("spool"), SpoolLimits::default()).unwrap();
+    let settings = settings(dir.path().join("data"));
+    let recovered =
+        Publisher::recover(settings, MemoryLedger::default(), LedgerLimits::default(), spool, spooled);
+    assert!(recovered.is_err());
+}

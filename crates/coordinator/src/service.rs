@@ -1,0 +1,421 @@
+//! The door: gRPC messages in, events to the core, answers out. A step is acknowledged once spooled, an end once in the ledger.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use furrow_rollout::{Evidence, Hashes, Id, Kind, PROTOCOL_VERSION, PolicyKind, SCHEMA_VERSION, StepRecord};
+use furrow_telemetry::{CallRepeated, StepRecorded, WorkerKind, WorkerRefused};
+use furrow_wire::v1::coordinator_service_server::{CoordinatorService, CoordinatorServiceServer};
+use furrow_wire::v1::registration_service_server::{RegistrationService, RegistrationServiceServer};
+use furrow_wire::{MESSAGE_BYTES_MAX, WireError, v1, within};
+use tonic::{Request, Response, Status};
+
+use crate::assign::PolicyOffer;
+use crate::core::{Answer, Call, Event, Grant, Progress, Refused, Reported, WorkerId};
+use crate::crash;
+use crate::groups::span;
+use crate::open::CoordinatorError;
+use crate::plan::JobPlan;
+use crate::shell::{Desk, Failure};
+use crate::spool::{Appended, Spool, SpoolError};
+
+/// Assignments a worker speaks of in one call: ten times the sessions of the largest.
+const HELD_MAX: usize = 10_000;
+
+/// A worker that says it can hold more has a bug.
+const SESSIONS_MAX: u32 = 100_000;
+
+/// A registration is a few hundred bytes.
+const REGISTRATION_BYTES_MAX: usize = 64 << 10;
+
+/// Answers workers.
+#[derive(Clone)]
+pub(crate) struct Service {
+    pub(crate) desk: Desk,
+    pub(crate) spool: Spool,
+    pub(crate) plan: Arc<JobPlan>,
+    pub(crate) failure: Failure,
+    /// Deadline of a call.
+    pub(crate) deadline: Duration,
+    /// Longest time a request for work is held open beyond it.
+    pub(crate) lease_wait: Duration,
+}
+
+impl Service {
+    /// Both services, with caps on what they read and write.
+    pub fn servers(self) -> (CoordinatorServiceServer<Self>, RegistrationServiceServer<Self>) {
+        let coordinator = CoordinatorServiceServer::new(self.clone())
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        let registration =
+            RegistrationServiceServer::new(self).max_decoding_message_size(REGISTRATION_BYTES_MAX);
+        (coordinator, registration)
+    }
+
+    async fn ask(&self, event: impl FnOnce(Call) -> Event) -> Result<Answer, Status> {
+        match self.desk.ask(event).await? {
+            Answer::Refused(refused) => Err(refused.into()),
+            answer => Ok(answer),
+        }
+    }
+
+    /// Checked by the core, made durable by the spool, then counted by the core: only then acknowledged.
+    async fn take_step(&self, message: v1::RecordStepRequest) -> Result<(), Status> {
+        let trajectory = id(&message.trajectory_id, "trajectory_id")?;
+        let digest = digest(&message.digest)?;
+        let record = furrow_wire::decode_step(message.record.clone())?;
+        if record.step != message.step {
+            let told = format!("step is {}, but the record is of step {}", message.step, record.step);
+            return Err(Status::invalid_argument(told));
+        }
+        let (step, token) = (message.step, message.token);
+        let asked = |call| Event::StepArrived { call, trajectory: trajectory.clone(), token };
+        let Answer::Go { of, .. } = self.ask(asked).await? else { return Err(unexpected()) };
+        crash::point("coordinator.before_spool_step");
+        let appended = self.spool.append_step(&trajectory, step, digest, message.record).await;
+        match appended.map_err(|error| self.spool_status(error))? {
+            Appended::New => StepRecorded { of: &of, step, token }.emit(),
+            Appended::Repeated => CallRepeated { of: &of, call: "record_step" }.emit(),
+        }
+        let policy_versions = versions(&record);
+        self.desk.tell(Event::StepKept { trajectory, step, policy_versions }).await?;
+        crash::point("coordinator.before_ack_step");
+        Ok(())
+    }
+
+    async fn take_ending(&self, message: v1::FinishRequest) -> Result<(), Status> {
+        let trajectory = id(&message.trajectory_id, "trajectory_id")?;
+        let digest = digest(&message.digest)?;
+        let ending = furrow_wire::decode_ending(message.ending.clone())?;
+        let token = message.token;
+        let asked = |call| Event::EndingArrived { call, trajectory: trajectory.clone(), token, digest };
+        let steps = match self.ask(asked).await? {
+            Answer::Finished => return Ok(()),
+            Answer::Go { steps, .. } => steps,
+            _ => return Err(unexpected()),
+        };
+        if ending.steps != steps {
+            let told = format!("ending.steps is {}, but {steps} steps are recorded", ending.steps);
+            return Err(Status::out_of_range(told));
+        }
+        crash::point("coordinator.before_spool_ending");
+        let appended = self.spool.append_ending(&trajectory, digest, message.ending).await;
+        appended.map_err(|error| self.spool_status(error))?;
+        let ending = Reported {
+            end: ending.end,
+            reason: ending.reason,
+            evidence_sha256: ending
+                .evidence
+                .as_ref()
+                .filter(|evidence| was_seen(evidence))
+                .map(Evidence::sha256),
+            steps,
+            digest,
+        };
+        match self.ask(|call| Event::EndingKept { call, trajectory, token, ending }).await? {
+            Answer::Finished => Ok(()),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// What a caller may do about a spool that refuses; one that failed stops the coordinator.
+    fn spool_status(&self, error: SpoolError) -> Status {
+        let told = error.to_string();
+        match error {
+            SpoolError::Conflict { .. } => Status::already_exists(told),
+            SpoolError::Gap { .. } => Status::out_of_range(told),
+            SpoolError::Over { .. } => Status::failed_precondition(told),
+            SpoolError::TooLarge { .. } | SpoolError::WrongDigest { .. } => Status::invalid_argument(told),
+            SpoolError::DiskFull(_) => Status::resource_exhausted(told),
+            SpoolError::Storage(_) | SpoolError::Damaged { .. } | SpoolError::Stopped(_) => {
+                self.failure.report(CoordinatorError::Spool(error));
+                Status::unavailable("the coordinator is stopping: its spool failed")
+            }
+        }
+    }
+
+    fn leased(&self, grants: Vec<Grant>, run_over: bool) -> Result<v1::LeaseResponse, Status> {
+        let assignments: Result<Vec<_>, _> = grants
+            .into_iter()
+            .map(|grant| Ok(furrow_wire::assignment_into(&self.plan.assignment(grant)?)))
+            .collect();
+        let assignments = assignments.map_err(|error| {
+            let told = Status::internal("a task is gone");
+            self.failure.report(CoordinatorError::UnknownTask(error));
+            told
+        })?;
+        Ok(v1::LeaseResponse { assignments, run_over })
+    }
+
+    async fn register_worker(&self, message: v1::RegisterRequest) -> Result<v1::RegisterResponse, Status> {
+        let kind = match message.role {
+            Some(v1::register_request::Role::Policy(_)) => WorkerKind::Policy,
+            _ => WorkerKind::Env,
+        };
+        let worker = message.worker_id.clone();
+        let registration = registration(message).inspect_err(|status| {
+            WorkerRefused { kind, worker: &worker, reason: status.message() }.emit();
+        })?;
+        match self.ask(|call| registration.event(call)).await? {
+            Answer::Registered { run_id, epoch, heartbeat_millis } => {
+                Ok(v1::RegisterResponse { run_id: run_id.to_string(), epoch, heartbeat_millis })
+            }
+            _ => Err(unexpected()),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl CoordinatorService for Service {
+    async fn lease(&self, request: Request<v1::LeaseRequest>) -> Result<Response<v1::LeaseResponse>, Status> {
+        let message = request.into_inner();
+        let worker = id(&message.worker_id, "worker_id")?;
+        let wait_millis = u64::from(message.wait_millis);
+        let asked = |call| Event::Lease { call, worker, slots: message.slots_free, wait_millis };
+        match within(self.deadline + self.lease_wait, self.ask(asked)).await? {
+            Answer::Leased { grants, run_over } => Ok(Response::new(self.leased(grants, run_over)?)),
+            _ => Err(unexpected()),
+        }
+    }
+
+    async fn renew(&self, request: Request<v1::RenewRequest>) -> Result<Response<v1::RenewResponse>, Status> {
+        let message = request.into_inner();
+        let worker = id(&message.worker_id, "worker_id")?;
+        let held = held(&message.held)?;
+        match within(self.deadline, self.ask(|call| Event::Renew { call, worker, held })).await? {
+            Answer::Renewed { lost, moves } => Ok(Response::new(v1::RenewResponse {
+                lost: lost.iter().map(ToString::to_string).collect(),
+                moves: moves
+                    .into_iter()
+                    .map(|(id, policy_address)| v1::PolicyMove {
+                        trajectory_id: id.to_string(),
+                        policy_address,
+                    })
+                    .collect(),
+            })),
+            _ => Err(unexpected()),
+        }
+    }
+
+    async fn record_step(
+        &self,
+        request: Request<v1::RecordStepRequest>,
+    ) -> Result<Response<v1::RecordStepResponse>, Status> {
+        within(self.deadline, self.take_step(request.into_inner())).await?;
+        Ok(Response::new(v1::RecordStepResponse {}))
+    }
+
+    async fn finish(
+        &self,
+        request: Request<v1::FinishRequest>,
+    ) -> Result<Response<v1::FinishResponse>, Status> {
+        within(self.deadline, self.take_ending(request.into_inner())).await?;
+        Ok(Response::new(v1::FinishResponse {}))
+    }
+
+    async fn progress(
+        &self,
+        _request: Request<v1::ProgressRequest>,
+    ) -> Result<Response<v1::ProgressResponse>, Status> {
+        match within(self.deadline, self.ask(|call| Event::Progress { call })).await? {
+            Answer::Progress(progress) => Ok(Response::new(progress_into(*progress))),
+            _ => Err(unexpected()),
+        }
+    }
+
+    async fn drain(
+        &self,
+        _request: Request<v1::DrainRequest>,
+    ) -> Result<Response<v1::DrainResponse>, Status> {
+        within(self.deadline, self.ask(|call| Event::Drain { call: Some(call) })).await?;
+        Ok(Response::new(v1::DrainResponse {}))
+    }
+}
+
+#[tonic::async_trait]
+impl RegistrationService for Service {
+    async fn register(
+        &self,
+        request: Request<v1::RegisterRequest>,
+    ) -> Result<Response<v1::RegisterResponse>, Status> {
+        within(self.deadline, self.register_worker(request.into_inner())).await.map(Response::new)
+    }
+
+    async fn heartbeat(
+        &self,
+        request: Request<v1::HeartbeatRequest>,
+    ) -> Result<Response<v1::HeartbeatResponse>, Status> {
+        let message = request.into_inner();
+        let worker = worker_id(&message.worker_id)?;
+        let policy_version = message.policy_version;
+        let asked = |call| Event::Heartbeat { call, worker, policy_version };
+        match within(self.deadline, self.ask(asked)).await? {
+            Answer::Heard { known, run_over } => Ok(Response::new(v1::HeartbeatResponse { known, run_over })),
+            _ => Err(unexpected()),
+        }
+    }
+
+    async fn leave(&self, request: Request<v1::LeaveRequest>) -> Result<Response<v1::LeaveResponse>, Status> {
+        let worker = worker_id(&request.into_inner().worker_id)?;
+        within(self.deadline, self.ask(|call| Event::Leave { call, worker })).await?;
+        Ok(Response::new(v1::LeaveResponse {}))
+    }
+}
+
+/// A checked handshake.
+enum Registration {
+    Env { worker: Id<furrow_rollout::EnvWorker>, sessions_max: u32 },
+    Policy { worker: Id<furrow_rollout::PolicyWorker>, offer: PolicyOffer },
+}
+
+impl Registration {
+    fn event(self, call: Call) -> Event {
+        match self {
+            Registration::Env { worker, sessions_max } => Event::RegisterEnv { call, worker, sessions_max },
+            Registration::Policy { worker, offer } => Event::RegisterPolicy { call, worker, offer },
+        }
+    }
+}
+
+fn registration(message: v1::RegisterRequest) -> Result<Registration, Status> {
+    same_version("protocol", message.protocol_version, PROTOCOL_VERSION)?;
+    same_version("schema", message.schema_version, SCHEMA_VERSION)?;
+    match message.role {
+        Some(v1::register_request::Role::Env(env)) => Ok(Registration::Env {
+            worker: id(&message.worker_id, "worker_id")?,
+            sessions_max: sessions_max(env.sessions_max, "env.sessions_max")?,
+        }),
+        Some(v1::register_request::Role::Policy(policy)) => {
+            Ok(Registration::Policy { worker: id(&message.worker_id, "worker_id")?, offer: offer(policy)? })
+        }
+        None => Err(Status::invalid_argument("role is missing; a worker is an env or a policy worker")),
+    }
+}
+
+fn same_version(what: &str, theirs: u32, ours: u32) -> Result<(), Status> {
+    if theirs == ours {
+        return Ok(());
+    }
+    Err(Status::failed_precondition(format!(
+        "the worker speaks {what} version {theirs}, the coordinator {ours}; run the same furrow on both"
+    )))
+}
+
+fn offer(policy: v1::PolicyWorkerInfo) -> Result<PolicyOffer, Status> {
+    let kind = PolicyKind::parse(&policy.policy_kind).ok_or_else(|| {
+        let told: String = policy.policy_kind.chars().take(60).collect();
+        Status::invalid_argument(format!(
+            "policy.policy_kind is {told:?}; expected scripted, random, model or openai"
+        ))
+    })?;
+    Ok(PolicyOffer {
+        address: address(policy.address)?,
+        kind,
+        sessions_max: sessions_max(policy.sessions_max, "policy.sessions_max")?,
+        version: policy.policy_version,
+        hashes: Hashes {
+            weights: hash(policy.weights_sha256, "policy.weights_sha256")?,
+            tokenizer: hash(policy.tokenizer_sha256, "policy.tokenizer_sha256")?,
+            template: hash(policy.template_sha256, "policy.template_sha256")?,
+            grammar: hash(policy.grammar_sha256, "policy.grammar_sha256")?,
+            processor: hash(policy.processor_sha256, "policy.processor_sha256")?,
+        },
+    })
+}
+
+fn address(text: String) -> Result<String, Status> {
+    let port =
+        text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
+    if text.len() <= 512 && matches!(port, Some(Ok(1..))) {
+        return Ok(text);
+    }
+    let told: String = text.chars().take(60).collect();
+    Err(Status::invalid_argument(format!(
+        "policy.address is {told:?}; expected host:port that environment workers reach"
+    )))
+}
+
+fn sessions_max(count: u32, key: &str) -> Result<u32, Status> {
+    match count {
+        1..=SESSIONS_MAX => Ok(count),
+        other => Err(Status::invalid_argument(format!("{key} is {other}; expected 1 to {SESSIONS_MAX}"))),
+    }
+}
+
+fn hash(text: Option<String>, key: &str) -> Result<Option<String>, Status> {
+    let is_hash = |text: &String| text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    match text {
+        Some(text) if !is_hash(&text) => {
+            Err(Status::invalid_argument(format!("{key} is no hexadecimal SHA-256")))
+        }
+        text => Ok(text),
+    }
+}
+
+fn id<K: Kind>(text: &str, key: &str) -> Result<Id<K>, Status> {
+    Id::new(text).map_err(|error| Status::invalid_argument(format!("{key}: {error}")))
+}
+
+fn worker_id(text: &str) -> Result<WorkerId, Status> {
+    Ok(WorkerId { env: id(text, "worker_id")?, policy: id(text, "worker_id")? })
+}
+
+fn digest(bytes: &[u8]) -> Result<[u8; 32], Status> {
+    let wrong = || format!("digest has {} bytes; expected the 32 of a SHA-256", bytes.len());
+    bytes.try_into().map_err(|_| Status::invalid_argument(wrong()))
+}
+
+fn held(messages: &[v1::Held]) -> Result<Vec<(Id<furrow_rollout::Trajectory>, u64)>, Status> {
+    if messages.len() > HELD_MAX {
+        let error = WireError::TooLarge { key: "held", size: messages.len(), max: HELD_MAX };
+        return Err(error.into());
+    }
+    messages.iter().map(|held| Ok((id(&held.trajectory_id, "held.trajectory_id")?, held.token))).collect()
+}
+
+/// Whether anything was seen at all; evidence without a part in it is none.
+fn was_seen(evidence: &Evidence) -> bool {
+    *evidence != Evidence::default()
+}
+
+/// Oldest and newest policy version among a step's tokens.
+pub(crate) fn versions(record: &StepRecord) -> Option<(i32, i32)> {
+    let tokens = record.trace.tokens.as_ref()?;
+    tokens.policy_versions.iter().map(|version| Some((*version, *version))).fold(None, span)
+}
+
+fn unexpected() -> Status {
+    Status::internal("the coordinator answered something else")
+}
+
+fn progress_into(progress: Progress) -> v1::ProgressResponse {
+    let count = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+    v1::ProgressResponse {
+        run_id: progress.run_id.to_string(),
+        groups_planned: count(progress.groups_planned),
+        groups_closed: count(progress.groups_closed),
+        assigned: count(progress.assigned),
+        scored: count(progress.scored),
+        failed: count(progress.failed.values().sum()),
+        published: count(progress.published),
+        reward_sum: progress.reward_sum,
+        successes: count(progress.successes),
+        steps: progress.steps,
+        env_workers: count(progress.env_workers),
+        policy_workers: count(progress.policy_workers),
+        admission: progress.admission,
+        run_over: progress.run_over,
+    }
+}
+
+impl From<Refused> for Status {
+    /// One place maps refusals to codes: `Aborted` says register and try again, `FailedPrecondition` give up what you hold.
+    fn from(refused: Refused) -> Self {
+        let told = refused.to_string();
+        match refused {
+            Refused::UnknownWorker { .. } => Status::aborted(told),
+            Refused::Stale { .. } => Status::failed_precondition(told),
+            Refused::OtherEnding { .. } => Status::already_exists(told),
+        }
+    }
+}

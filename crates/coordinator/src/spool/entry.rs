@@ -1,0 +1,109 @@
+//! How an entry lies in a spool file.
+//!
+//! ```text
+//! magic "FSP1" · kind u8 · 3 zeros · step u32 · length u32 · digest [32] · crc32 u32 · payload
+//! ```
+//! Numbers are little-endian; the CRC covers the 48 bytes before it and the payload. The digest is the sender's SHA-256 of the
+//! payload; the CRC tells a torn write, the digest tells a damaged message.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+/// Largest payload: a step is a screenshot and its trace, 64 MiB is a hundred times the largest seen.
+pub const PAYLOAD_BYTES_MAX: usize = 64 << 20;
+
+/// Bytes before the payload.
+pub(super) const HEADER_BYTES: usize = 52;
+
+const MAGIC: &[u8; 4] = b"FSP1";
+const STEP: u8 = 1;
+const END: u8 = 2;
+const CRC_AT: usize = 48;
+
+/// Which entry of a trajectory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Key {
+    /// A step, counted from 0.
+    Step(u32),
+    /// How it ended.
+    End,
+}
+
+/// One thing that was acknowledged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Which.
+    pub key: Key,
+    /// SHA-256 of the payload.
+    pub digest: [u8; 32],
+    /// The message as it came.
+    pub payload: Bytes,
+}
+
+/// The fixed part of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Header {
+    pub key: Key,
+    pub length: u32,
+    pub digest: [u8; 32],
+    crc: u32,
+    crc_of_header: u32,
+}
+
+impl Entry {
+    /// The header to be written in front of the payload.
+    pub(super) fn header(&self) -> [u8; HEADER_BYTES] {
+        let (kind, step) = match self.key {
+            Key::Step(step) => (STEP, step),
+            Key::End => (END, 0),
+        };
+        let mut header = [0; HEADER_BYTES];
+        header[..4].copy_from_slice(MAGIC);
+        header[4] = kind;
+        header[8..12].copy_from_slice(&step.to_le_bytes());
+        header[12..16].copy_from_slice(&(self.payload.len() as u32).to_le_bytes());
+        header[16..CRC_AT].copy_from_slice(&self.digest);
+        let mut crc = crc32fast::Hasher::new();
+        crc.update(&header[..CRC_AT]);
+        crc.update(&self.payload);
+        header[CRC_AT..].copy_from_slice(&crc.finalize().to_le_bytes());
+        header
+    }
+}
+
+impl Header {
+    /// Reads it back; `None` when these bytes cannot be a header.
+    pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
+        let number = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let key = match (bytes[4], number(8)) {
+            (STEP, step) => Key::Step(step),
+            (END, 0) => Key::End,
+            _ => return None,
+        };
+        let length = number(12);
+        let plausible = &bytes[..4] == MAGIC && bytes[5..8] == [0; 3] && length as usize <= PAYLOAD_BYTES_MAX;
+        let digest = bytes[16..CRC_AT].try_into().ok()?;
+        let crc_of_header = crc32fast::hash(&bytes[..CRC_AT]);
+        plausible.then_some(Self { key, length, digest, crc: number(CRC_AT), crc_of_header })
+    }
+
+    /// A running CRC that has seen the header; feed it the payload.
+    pub fn crc(&self) -> crc32fast::Hasher {
+        crc32fast::Hasher::new_with_initial_len(self.crc_of_header, CRC_AT as u64)
+    }
+
+    /// Whether the fed CRC is the recorded one.
+    pub fn agrees(&self, crc: crc32fast::Hasher) -> bool {
+        crc.finalize() == self.crc
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Key::Step(step) => write!(f, "step {step}"),
+            Key::End => f.write_str("the ending"),
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! The spool's files and the index over them. Only the spool's thread comes here.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use furrow_rollout::{Id, Trajectory};
+
+use super::entry::{Entry, HEADER_BYTES, Header, Key};
+use super::{SpoolError, storage};
+use crate::crash;
+use crate::durable::{DurableError, DurableFile, make_durable_dir, sync_dir};
+
+const SUFFIX: &str = ".spool";
+
+/// Whether an append was needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Appended {
+    /// It is recorded now.
+    New,
+    /// It had been recorded before.
+    Repeated,
+}
+
+/// A trajectory found in the spool at the start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecoveredTrajectory {
+    /// Which.
+    pub trajectory_id: Id<Trajectory>,
+    /// Its steps with their digests, from 0 and without a gap.
+    pub steps: Vec<(u32, [u8; 32])>,
+    /// Digest of its ending, when it has one.
+    pub ending: Option<[u8; 32]>,
+    /// Bytes of a torn tail that were cut: written, never acknowledged.
+    pub cut_bytes: u64,
+}
+
+/// All files and what is in them.
+#[derive(Debug)]
+pub(super) struct SpoolFiles {
+    dir: PathBuf,
+    trajectories: HashMap<Id<Trajectory>, SpoolFile>,
+    dirty: Vec<Id<Trajectory>>,
+    names_changed: bool,
+    open_files_max: usize,
+    uses: u64,
+    bytes: Arc<AtomicU64>,
+    stopped: Option<DurableError>,
+}
+
+#[derive(Debug, Default)]
+struct SpoolFile {
+    steps: Vec<[u8; 32]>,
+    ending: Option<[u8; 32]>,
+    length: u64,
+    sealed: bool,
+    exists: bool,
+    handle: Option<DurableFile>,
+    last_use: u64,
+}
+
+impl SpoolFiles {
+    /// Reads the directory, cutting torn tails.
+    pub fn open(
+        dir: &Path,
+        open_files_max: usize,
+        bytes: Arc<AtomicU64>,
+    ) -> Result<(Self, Vec<RecoveredTrajectory>), SpoolError> {
+        make_durable_dir(dir).map_err(SpoolError::Storage)?;
+        let mut trajectories = HashMap::new();
+        let mut recovered = Vec::new();
+        for (trajectory_id, path) in spool_files(dir)? {
+            let (file, cut_bytes) = SpoolFile::recover(&path)?;
+            bytes.fetch_add(file.length, Ordering::Relaxed);
+            recovered.push(file.report(trajectory_id.clone(), cut_bytes));
+            trajectories.insert(trajectory_id, file);
+        }
+        sync_dir(dir).map_err(SpoolError::Storage)?;
+        recovered.sort_by(|a, b| a.trajectory_id.cmp(&b.trajectory_id));
+        let files = Self {
+            dir: dir.to_owned(),
+            trajectories,
+            dirty: Vec::new(),
+            names_changed: false,
+            open_files_max,
+            uses: 0,
+            bytes,
+            stopped: None,
+        };
+        Ok((files, recovered))
+    }
+
+    /// Writes an entry, unless it is there. It is durable after the next [`sync`](Self::sync).
+    pub fn append(&mut self, trajectory: &Id<Trajectory>, entry: &Entry) -> Result<Appended, SpoolError> {
+        self.check()?;
+        let file = self.trajectories.entry(trajectory.clone()).or_default();
+        match file.place(trajectory, entry)? {
+            Appended::Repeated if crash::planted("bug.no_key") => {}
+            Appended::Repeated => return Ok(Appended::Repeated),
+            Appended::New => {}
+        }
+        crash::point("spool.before_write");
+        self.uses += 1;
+        file.last_use = self.uses;
+        self.names_changed |= !file.exists;
+        let was_dirty = file.handle.as_ref().is_some_and(DurableFile::is_dirty);
+        file.write(&path_of(&self.dir, trajectory), entry).map_err(|error| self.failed(error))?;
+        self.bytes.fetch_add((HEADER_BYTES + entry.payload.len()) as u64, Ordering::Relaxed);
+        if !was_dirty {
+            self.dirty.push(trajectory.clone());
+        }
+        crash::point("spool.after_write");
+        Ok(Appended::New)
+    }
+
+    /// Makes everything written durable, new names included.
+    pub fn sync(&mut self) -> Result<(), SpoolError> {
+        self.check()?;
+        crash::point("spool.before_sync");
+        if let Err(error) = self.sync_files() {
+            self.stopped = Some(error.clone());
+            return Err(SpoolError::Stopped(Some(error)));
+        }
+        self.close_some();
+        crash::point("spool.after_sync");
+        Ok(())
+    }
+
+    /// Durable bytes of a trajectory.
+    pub fn measure(&self, trajectory: &Id<Trajectory>) -> Result<u64, SpoolError> {
+        self.check()?;
+        Ok(self.trajectories.get(trajectory).map_or(0, |file| file.length))
+    }
+
+    /// The same; it takes no more.
+    pub fn seal(&mut self, trajectory: &Id<Trajectory>) -> Result<u64, SpoolError> {
+        self.check()?;
+        let file = self.trajectories.entry(trajectory.clone()).or_default();
+        file.sealed = true;
+        file.handle = None;
+        Ok(file.length)
+    }
+
+    /// Removes the file, if there is one.
+    pub fn delete(&mut self, trajectory: &Id<Trajectory>) -> Result<(), SpoolError> {
+        crash::point("spool.before_delete");
+        let path = path_of(&self.dir, trajectory);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(storage("remove", &path, error));
+            }
+            _ => {}
+        }
+        if let Some(file) = self.trajectories.remove(trajectory) {
+            self.bytes.fetch_sub(file.length, Ordering::Relaxed);
+        }
+        crash::point("spool.after_delete");
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), SpoolError> {
+        self.stopped.clone().map_or(Ok(()), |cause| Err(SpoolError::Stopped(Some(cause))))
+    }
+
+    fn sync_files(&mut self) -> Result<(), DurableError> {
+        for trajectory in std::mem::take(&mut self.dirty) {
+            if let Some(handle) = self.trajectories.get_mut(&trajectory).and_then(|file| file.handle.as_mut())
+            {
+                handle.sync()?;
+            }
+        }
+        if std::mem::take(&mut self.names_changed) {
+            sync_dir(&self.dir)?;
+        }
+        Ok(())
+    }
+
+    /// A full disk leaves the file as it was and the spool alive; anything else leaves neither certain.
+    fn failed(&mut self, error: DurableError) -> SpoolError {
+        if error.is_full() {
+            return SpoolError::DiskFull(error);
+        }
+        self.stopped = Some(error.clone());
+        SpoolError::Stopped(Some(error))
+    }
+
+    /// Closes what has its ending, and of the others the least recently used beyond the limit.
+    fn close_some(&mut self) {
+        let mut open: Vec<_> = self.trajectories.values_mut().filter(|file| file.handle.is_some()).collect();
+        open.iter_mut().filter(|file| file.ending.is_some()).for_each(|file| file.handle = None);
+        if open.len() > self.open_files_max {
+            open.sort_by_key(|file| file.last_use);
+            let excess = open.len() - self.open_files_max;
+            open.iter_mut().take(excess).for_each(|file| file.handle = None);
+        }
+    }
+}
+
+impl SpoolFile {
+    /// Scans a file, keeps its whole entries and cuts the rest.
+    fn recover(path: &Path) -> Result<(Self, u64), SpoolError> {
+        let file = File::open(path).map_err(|error| storage("open", path, error))?;
+        let length = file.metadata().map_err(|error| storage("measure", path, error))?.len();
+        let mut kept = Self { exists: true, ..Self::default() };
+        let mut scan = BufReader::with_capacity(1 << 18, file);
+        while let Some((header, bytes)) =
+            next_whole(&mut scan).map_err(|error| storage("read", path, error))?
+        {
+            if !kept.take(&header) {
+                break;
+            }
+            kept.length += bytes;
+        }
+        // opening cuts and syncs
+        DurableFile::open(path, kept.length).map_err(SpoolError::Storage)?;
+        let cut_bytes = length - kept.length;
+        Ok((kept, cut_bytes))
+    }
+
+    /// Adds an entry to the index if it can follow what is there.
+    fn take(&mut self, header: &Header) -> bool {
+        let next = self.steps.len() as u32;
+        match header.key {
+            Key::Step(step) if step == next && self.ending.is_none() => self.steps.push(header.digest),
+            Key::End if self.ending.is_none() => self.ending = Some(header.digest),
+            _ => return crash::planted("bug.no_key"),
+        }
+        true
+    }
+
+    fn report(&self, trajectory_id: Id<Trajectory>, cut_bytes: u64) -> RecoveredTrajectory {
+        let steps = (0..).zip(self.steps.iter().copied()).collect();
+        RecoveredTrajectory { trajectory_id, steps, ending: self.ending, cut_bytes }
+    }
+
+    /// Whether the entry is there already, comes next or cannot come.
+    fn place(&self, trajectory: &Id<Trajectory>, entry: &Entry) -> Result<Appended, SpoolError> {
+        let expected = self.steps.len() as u32;
+        let recorded = match entry.key {
+            Key::Step(step) => self.steps.get(step as usize),
+            Key::End => self.ending.as_ref(),
+        };
+        let trajectory = trajectory.clone();
+        match (recorded, entry.key) {
+            (Some(digest), _) if *digest == entry.digest => Ok(Appended::Repeated),
+            (Some(_), key) => Err(SpoolError::Conflict { trajectory, key }),
+            // without fencing nothing keeps a former holder out
+            (None, _) if self.ending.is_some() || self.sealed && !crash::planted("bug.no_fencing") => {
+                Err(SpoolError::Over { trajectory })
+            }
+            (None, Key::Step(got)) if got != expected => Err(SpoolError::Gap { trajectory, expected, got }),
+            (None, _) => Ok(Appended::New),
+        }
+    }
+
+    fn write(&mut self, path: &Path, entry: &Entry) -> Result<(), DurableError> {
+        let handle = match self.handle.take() {
+            Some(handle) => handle,
+            None if self.exists => DurableFile::open(path, self.length)?,
+            None => DurableFile::create(path)?,
+        };
+        self.exists = true;
+        let handle = self.handle.insert(handle);
+        handle.write(&[&entry.header(), &entry.payload])?;
+        self.length = handle.written();
+        match entry.key {
+            Key::Step(step) if step as usize == self.steps.len() => self.steps.push(entry.digest),
+            Key::Step(_) => {}
+            Key::End => self.ending = Some(entry.digest),
+        }
+        Ok(())
+    }
+}
+
+/// The file of a trajectory.
+pub(super) fn path_of(dir: &Path, trajectory: &Id<Trajectory>) -> PathBuf {
+    dir.join(format!("{trajectory}{SUFFIX}"))
+}
+
+fn spool_files(dir: &Path) -> Result<Vec<(Id<Trajectory>, PathBuf)>, SpoolError> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dir).map_err(|error| storage("list", dir, error))? {
+        let path = entry.map_err(|error| storage("list", dir, error))?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(SUFFIX));
+        match name.and_then(|name| Id::new(name).ok()) {
+            Some(trajectory) => files.push((trajectory, path)),
+            None => tracing::warn!(path = %path.display(), "not a spool file; left alone"),
+        }
+    }
+    Ok(files)
+}
+
+/// The next entry that is there from its first to its last byte, and its size; `None` at the end or a torn tail.
+fn next_whole(file: &mut impl Read) -> io::Result<Option<(Header, u64)>> {
+    let mut bytes = [0; HEADER_BYTES];
+    if !filled(file, &mut bytes)? {
+        return Ok(None);
+    }
+    let Some(header) = Header::parse(&bytes) else { return Ok(None) };
+    let mut crc = header.crc();
+    let mut left = header.length as usize;
+    let mut piece = vec![0; left.min(1 << 18)];
+    while left > 0 {
+        let part = &mut piece[..left.min(1 << 18)];
+        if !filled(file, part)? {
+            return Ok(None);
+        }
+        crc.update(part);
+        left -= part.len();
+    }
+    let size = HEADER_BYTES as u64 + u64::from(header.length);
+    Ok(header.agrees(crc).then_some((header, size)))
+}
+
+fn filled(file: &mut impl Read, bytes: &mut [u8]) -> io::Result<bool> {
+    match file.read_exact(bytes) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error),
+    }
+}

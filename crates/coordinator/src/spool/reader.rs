@@ -1,0 +1,109 @@
+//! Reads the entries of one spool file back, each checked against its CRC and its digest.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use furrow_rollout::{Id, Trajectory};
+use sha2::{Digest, Sha256};
+
+use super::entry::{Entry, HEADER_BYTES, Header, Key};
+use super::files::path_of;
+use super::{SpoolError, storage};
+
+/// The entries of a trajectory in the order they were acknowledged.
+#[derive(Debug)]
+pub struct SpoolReader {
+    path: PathBuf,
+    file: Option<BufReader<File>>,
+    offset: u64,
+    extent: u64,
+}
+
+impl SpoolReader {
+    /// Reads the first `extent` bytes: what was durable when they were measured.
+    pub(super) fn open(dir: &Path, trajectory: &Id<Trajectory>, extent: u64) -> Result<Self, SpoolError> {
+        let path = path_of(dir, trajectory);
+        let file = match extent {
+            0 => None,
+            _ => Some(File::open(&path).map_err(|error| storage("open", &path, error))?),
+        };
+        Ok(Self { path, file: file.map(BufReader::new), offset: 0, extent })
+    }
+
+    /// Bytes of all entries, headers included.
+    pub fn bytes(&self) -> u64 {
+        self.extent
+    }
+
+    /// The ending, which is the last entry when there is one.
+    pub(super) fn ending(mut self) -> Result<Option<Entry>, SpoolError> {
+        while self.offset < self.extent {
+            let header = self.header()?;
+            if header.key == Key::End {
+                return self.payload(&header).map(Some);
+            }
+            self.pass_over(&header)?;
+        }
+        Ok(None)
+    }
+
+    fn header(&mut self) -> Result<Header, SpoolError> {
+        let mut bytes = [0; HEADER_BYTES];
+        self.fill(&mut bytes)?;
+        Header::parse(&bytes).ok_or_else(|| self.damaged("no entry begins here"))
+    }
+
+    fn pass_over(&mut self, header: &Header) -> Result<(), SpoolError> {
+        let Some(file) = &mut self.file else { return Err(self.damaged("the file is gone")) };
+        file.seek_relative(i64::from(header.length)).map_err(|error| storage("read", &self.path, error))?;
+        self.offset += HEADER_BYTES as u64 + u64::from(header.length);
+        Ok(())
+    }
+
+    fn payload(&mut self, header: &Header) -> Result<Entry, SpoolError> {
+        let mut payload = vec![0; header.length as usize];
+        self.fill(&mut payload)?;
+        let mut crc = header.crc();
+        crc.update(&payload);
+        if !header.agrees(crc) {
+            return Err(self.damaged("the CRC is another"));
+        }
+        if <[u8; 32]>::from(Sha256::digest(&payload)) != header.digest {
+            return Err(self.damaged("the digest is another"));
+        }
+        self.offset += (HEADER_BYTES + payload.len()) as u64;
+        Ok(Entry { key: header.key, digest: header.digest, payload: Bytes::from(payload) })
+    }
+
+    fn fill(&mut self, bytes: &mut [u8]) -> Result<(), SpoolError> {
+        let Some(file) = &mut self.file else { return Err(self.damaged("the file is gone")) };
+        match file.read_exact(bytes) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(self.damaged("the file is cut"))
+            }
+            Err(error) => Err(storage("read", &self.path, error)),
+        }
+    }
+
+    fn damaged(&self, why: &'static str) -> SpoolError {
+        SpoolError::Damaged { path: self.path.clone(), offset: self.offset, why }
+    }
+}
+
+impl Iterator for SpoolReader {
+    type Item = Result<Entry, SpoolError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.offset >= self.extent {
+            return None;
+        }
+        let entry = self.header().and_then(|header| self.payload(&header));
+        if entry.is_err() {
+            self.extent = self.offset; // what follows an unreadable entry has no beginning
+        }
+        Some(entry)
+    }
+}

@@ -1,0 +1,400 @@
+//! The spool against torn files, a model, and a full disk.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use proptest::prelude::*;
+use tokio::runtime::Runtime;
+
+use super::entry::HEADER_BYTES;
+use super::*;
+use crate::small_disk::on_small_disk;
+
+type Entries = Vec<(Key, Vec<u8>)>;
+
+fn id(name: &str) -> Id<Trajectory> {
+    Id::new(name).unwrap()
+}
+
+fn digest(payload: &[u8]) -> [u8; 32] {
+    Sha256::digest(payload).into()
+}
+
+fn open(dir: &Path) -> (Spool, Vec<RecoveredTrajectory>) {
+    Spool::open(dir, SpoolLimits::default()).unwrap()
+}
+
+async fn put(spool: &Spool, name: &str, key: Key, payload: &[u8]) -> Result<Appended, SpoolError> {
+    let (id, digest, payload) = (id(name), digest(payload), Bytes::copy_from_slice(payload));
+    match key {
+        Key::Step(step) => spool.append_step(&id, step, digest, payload).await,
+        Key::End => spool.append_ending(&id, digest, payload).await,
+    }
+}
+
+/// The entries that can be read, in the words of the tests.
+fn contents(spool: &Spool, name: &str) -> Entries {
+    let read = spool.read(&id(name)).unwrap();
+    read.map(|entry| entry.unwrap()).map(|entry| (entry.key, entry.payload.to_vec())).collect()
+}
+
+/// Puts every entry in turn; the last one's answer is compared, an error by a part of its text.
+#[track_caller]
+fn check(story: &[(&str, Key, &str)], want: Result<Appended, &str>) {
+    let dir = tempfile::tempdir().unwrap();
+    let (spool, _) = open(dir.path());
+    let runtime = Runtime::new().unwrap();
+    let answers: Vec<_> = story
+        .iter()
+        .map(|(name, key, payload)| runtime.block_on(put(&spool, name, *key, payload.as_bytes())))
+        .collect();
+    match (answers.last().unwrap(), want) {
+        (Ok(got), Ok(want)) => assert_eq!(*got, want, "{story:?}"),
+        (Err(error), Err(part)) if error.to_string().contains(part) => {}
+        (got, want) => panic!("{story:?}: got {got:?}, want {want:?}"),
+    }
+}
+
+#[test]
+fn every_entry_is_kept_once_and_in_order() {
+    use Appended::{New, Repeated};
+    use Key::{End, Step};
+    check(&[("a", Step(0), "x")], Ok(New));
+    check(&[("a", Step(0), "x"), ("a", Step(0), "x")], Ok(Repeated));
+    check(&[("a", Step(0), "x"), ("a", Step(0), "y")], Err("a: step 0 is recorded with another digest"));
+    check(&[("a", Step(0), "x"), ("a", Step(2), "z")], Err("a: step 2 came before step 1"));
+    check(&[("a", Step(1), "y")], Err("a: step 1 came before step 0"));
+    check(&[("a", Step(0), "x"), ("b", Step(0), "y")], Ok(New));
+    check(&[("a", End, "e")], Ok(New));
+    check(&[("a", End, "e"), ("a", End, "e")], Ok(Repeated));
+    check(&[("a", End, "e"), ("a", End, "f")], Err("a: the ending is recorded with another digest"));
+    check(&[("a", Step(0), "x"), ("a", End, "e"), ("a", Step(0), "x")], Ok(Repeated));
+    check(&[("a", Step(0), "x"), ("a", End, "e"), ("a", Step(1), "y")], Err("a is over"));
+    check(&[("a", Step(0), "")], Ok(New));
+}
+
+#[tokio::test]
+async fn damaged_and_oversized_payloads_are_refused_at_the_door() {
+    let dir = tempfile::tempdir().unwrap();
+    let (spool, _) = open(dir.path());
+    let wrong = spool.append_step(&id("a"), 0, [0; 32], Bytes::from_static(b"x")).await.unwrap_err();
+    assert!(matches!(wrong, SpoolError::WrongDigest { .. }), "{wrong}");
+    let huge = Bytes::from(vec![0; PAYLOAD_BYTES_MAX + 1]);
+    let refused = spool.append_step(&id("a"), 0, [0; 32], huge).await.unwrap_err();
+    assert_eq!(refused.to_string(), "a: step 0 has 67108865 bytes, at most 67108864 are taken");
+    assert_eq!(spool.bytes(), 0);
+}
+
+#[test]
+fn a_sealed_trajectory_takes_no_more_and_a_deleted_one_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (spool, _) = open(dir.path());
+    let runtime = Runtime::new().unwrap();
+    runtime.block_on(put(&spool, "a", Key::Step(0), b"x")).unwrap();
+    assert_eq!(spool.seal(&id("a")).unwrap(), HEADER_BYTES as u64 + 1);
+    assert_eq!(spool.seal(&id("never")).unwrap(), 0);
+    for (name, key) in [("a", Key::Step(1)), ("a", Key::End), ("never", Key::Step(0))] {
+        let refused = runtime.block_on(put(&spool, name, key, b"y")).unwrap_err();
+        assert!(matches!(refused, SpoolError::Over { .. }), "{name} {key}: {refused}");
+    }
+    assert_eq!(runtime.block_on(put(&spool, "a", Key::Step(0), b"x")).unwrap(), Appended::Repeated);
+    assert_eq!(contents(&spool, "a"), [(Key::Step(0), b"x".to_vec())]);
+    assert_eq!(spool.read_ending(&id("a")).unwrap(), None);
+    for name in ["a", "never", "a"] {
+        spool.delete(&id(name)).unwrap();
+    }
+    assert_eq!(contents(&spool, "a"), []);
+    assert_eq!(spool.bytes(), 0);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn appends_of_many_trajectories_at_once_are_all_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = SpoolLimits { queued_max: 3, queued_bytes_max: 1, open_files_max: 2 };
+    let (spool, _) = Spool::open(dir.path(), limits).unwrap();
+    let tasks: Vec<_> = (0..20)
+        .map(|index| {
+            let spool = spool.clone();
+            tokio::spawn(async move {
+                for step in 0..10 {
+                    put(&spool, &format!("t{index}"), Key::Step(step), &[index; 3000]).await.unwrap();
+                }
+                put(&spool, &format!("t{index}"), Key::End, b"e").await.unwrap();
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    drop(spool);
+    let (spool, recovered) = open(dir.path());
+    assert_eq!(recovered.len(), 20);
+    assert!(recovered.iter().all(|found| found.steps.len() == 10 && found.ending == Some(digest(b"e"))));
+    assert_eq!(spool.bytes(), 20 * (11 * HEADER_BYTES as u64 + 30_001));
+}
+
+/// Three steps and an ending, and where each entry ends.
+fn a_whole_file() -> (Vec<u8>, Entries, Vec<usize>) {
+    let dir = tempfile::tempdir().unwrap();
+    let (spool, _) = open(dir.path());
+    let entries = vec![
+        (Key::Step(0), b"the first".to_vec()),
+        (Key::Step(1), Vec::new()),
+        (Key::Step(2), vec![7; 40]),
+        (Key::End, b"over".to_vec()),
+    ];
+    let runtime = Runtime::new().unwrap();
+    for (key, payload) in &entries {
+        runtime.block_on(put(&spool, "a", *key, payload)).unwrap();
+    }
+    let mut end = 0;
+    let ends = entries.iter().map(|(_, payload)| {
+        end += HEADER_BYTES + payload.len();
+        end
+    });
+    let ends = ends.collect();
+    (fs::read(dir.path().join("a.spool")).unwrap(), entries, ends)
+}
+
+#[test]
+fn a_tail_torn_at_any_byte_is_cut_and_written_again() {
+    let (whole, entries, ends) = a_whole_file();
+    assert_eq!(whole.len(), *ends.last().unwrap());
+    let runtime = Runtime::new().unwrap();
+    for length in 0..=whole.len() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("a.spool"), &whole[..length]).unwrap();
+        let (spool, recovered) = open(dir.path());
+        let kept = ends.iter().filter(|end| **end <= length).count();
+        let last = if kept == 0 { 0 } else { ends[kept - 1] };
+        assert_eq!(recovered[0].cut_bytes, (length - last) as u64, "cut at {length}");
+        assert_eq!(recovered[0].steps.len(), kept.min(3));
+        assert_eq!(recovered[0].ending.is_some(), kept == 4);
+        for (at, (key, payload)) in entries.iter().enumerate() {
+            let want = if at < kept { Appended::Repeated } else { Appended::New };
+            assert_eq!(runtime.block_on(put(&spool, "a", *key, payload)).unwrap(), want, "cut at {length}");
+        }
+        assert_eq!(contents(&spool, "a"), entries, "cut at {length}");
+        assert_eq!(spool.read_ending(&id("a")).unwrap().unwrap().payload, entries[3].1);
+        assert_eq!(fs::read(dir.path().join("a.spool")).unwrap(), whole);
+    }
+}
+
+#[test]
+fn a_changed_byte_never_becomes_an_entry() {
+    let (whole, entries, ends) = a_whole_file();
+    for at in 0..whole.len() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0x20;
+        fs::write(dir.path().join("a.spool"), &damaged).unwrap();
+        let (spool, recovered) = open(dir.path());
+        let kept = ends.iter().filter(|end| **end <= at).count();
+        assert_eq!(contents(&spool, "a"), entries[..kept], "byte {at}");
+        assert_eq!(recovered[0].steps.len(), kept.min(3), "byte {at}");
+    }
+}
+
+#[test]
+fn what_is_damaged_while_the_spool_runs_is_told_with_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let (spool, _) = open(dir.path());
+    let runtime = Runtime::new().unwrap();
+    for step in 0..3 {
+        runtime.block_on(put(&spool, "a", Key::Step(step), b"abc")).unwrap();
+    }
+    let path = dir.path().join("a.spool");
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[2 * (HEADER_BYTES + 3) - 1] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let read: Vec<_> = spool.read(&id("a")).unwrap().collect();
+    assert_eq!(read.len(), 2, "nothing follows a damaged entry");
+    let error = read[1].as_ref().unwrap_err().to_string();
+    assert!(error.ends_with("a.spool, byte 55: the CRC is another"), "{error}");
+}
+
+#[test]
+fn strange_files_are_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["notes.txt", "a b.spool", ".spool"] {
+        fs::write(dir.path().join(name), "mine").unwrap();
+    }
+    let (_spool, recovered) = open(dir.path());
+    assert_eq!(recovered, []);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
+}
+
+#[test]
+fn a_full_disk_keeps_what_was_acknowledged_and_goes_on_when_freed() {
+    on_small_disk("spool::tests::a_full_disk_keeps_what_was_acknowledged_and_goes_on_when_freed", |disk| {
+        let dir = disk.join("spool");
+        let runtime = Runtime::new().unwrap();
+        let payload = vec![9; 100_000];
+        for cycle in 0..5 {
+            let name = format!("t{cycle}");
+            let (spool, _) = open(&dir);
+            let mut acknowledged = 0;
+            let error = loop {
+                match runtime.block_on(put(&spool, &name, Key::Step(acknowledged), &payload)) {
+                    Ok(appended) => assert_eq!(appended, Appended::New),
+                    Err(error) => break error,
+                }
+                acknowledged += 1;
+                assert!(acknowledged < 1000, "the small disk is not small");
+            };
+            assert!(matches!(error, SpoolError::DiskFull(_)), "{error}: {error:?}");
+            assert!(acknowledged > 0);
+            drop(spool);
+            let (spool, recovered) = open(&dir);
+            let found = recovered.iter().find(|found| found.trajectory_id == id(&name)).unwrap();
+            assert_eq!(found.steps.len() as u32, acknowledged, "cycle {cycle}");
+            assert_eq!(contents(&spool, &name).len() as u32, acknowledged);
+            // the same append, refused and then taken by the same spool
+            let again = |spool: &Spool| runtime.block_on(put(spool, "small", Key::Step(cycle), &payload));
+            let refused = again(&spool).is_err();
+            spool.delete(&id(&name)).unwrap();
+            assert_eq!(again(&spool).unwrap(), if refused { Appended::New } else { Appended::Repeated });
+        }
+    });
+}
+
+/// What may happen to a spool. A trajectory's payloads are told apart by their seed.
+#[derive(Debug, Clone)]
+enum Act {
+    Step {
+        who: usize,
+        step: u32,
+        seed: u8,
+        size: usize,
+    },
+    End {
+        who: usize,
+        seed: u8,
+    },
+    Delete {
+        who: usize,
+    },
+    /// A crash in the middle of a write: of an entry that would fit, its first bytes are there.
+    Torn {
+        who: usize,
+        size: usize,
+        reached: usize,
+    },
+    /// A disk that lost what it had: only a prefix of the file is there.
+    Short {
+        who: usize,
+        length: usize,
+    },
+    Restart,
+}
+
+fn any_act() -> impl Strategy<Value = Act> {
+    let who = || 0..3usize;
+    prop_oneof![
+        8 => (who(), 0..6u32, 0..2u8, 0..300usize).prop_map(|(who, step, seed, size)| Act::Step { who, step, seed, size }),
+        1 => (who(), 0..2u8).prop_map(|(who, seed)| Act::End { who, seed }),
+        1 => who().prop_map(|who| Act::Delete { who }),
+        2 => (who(), 0..300usize, 0..400usize).prop_map(|(who, size, reached)| Act::Torn { who, size, reached }),
+        1 => (who(), 0..2000usize).prop_map(|(who, length)| Act::Short { who, length }),
+        1 => Just(Act::Restart),
+    ]
+}
+
+type Model = BTreeMap<usize, Entries>;
+
+/// What the model says to an append.
+fn expect(model: &mut Model, who: usize, key: Key, payload: &[u8]) -> Result<Appended, &'static str> {
+    let entries = model.entry(who).or_default();
+    if let Some((_, recorded)) = entries.iter().find(|(recorded, _)| *recorded == key) {
+        return if recorded == payload { Ok(Appended::Repeated) } else { Err("conflict") };
+    }
+    match key {
+        _ if entries.iter().any(|(key, _)| *key == Key::End) => return Err("over"),
+        Key::Step(step) if step as usize != entries.len() => return Err("gap"),
+        _ => entries.push((key, payload.to_vec())),
+    }
+    Ok(Appended::New)
+}
+
+fn word(error: &SpoolError) -> &'static str {
+    match error {
+        SpoolError::Conflict { .. } => "conflict",
+        SpoolError::Over { .. } => "over",
+        SpoolError::Gap { .. } => "gap",
+        other => panic!("{other}"),
+    }
+}
+
+/// Keeps the entries that lie whole in the first `length` bytes.
+fn shorten(entries: &mut Entries, length: usize) {
+    let mut end = 0;
+    entries.retain(|(_, payload)| {
+        end += HEADER_BYTES + payload.len();
+        end <= length
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #[test]
+    fn agrees_with_a_list_through_crashes(acts in prop::collection::vec(any_act(), 1..50)) {
+        let dir = tempfile::tempdir().unwrap();
+        let runtime = Runtime::new().unwrap();
+        let mut spool = Some(open(dir.path()).0);
+        let mut model = Model::new();
+        for act in acts {
+            let live = spool.as_ref().unwrap();
+            let path = |who: usize| dir.path().join(format!("t{who}.spool"));
+            match act {
+                Act::Step { who, step, seed, size } => {
+                    let payload = vec![seed; size];
+                    let got = runtime.block_on(put(live, &format!("t{who}"), Key::Step(step), &payload));
+                    let want = expect(&mut model, who, Key::Step(step), &payload);
+                    prop_assert_eq!(got.map_err(|error| word(&error)), want);
+                }
+                Act::End { who, seed } => {
+                    let got = runtime.block_on(put(live, &format!("t{who}"), Key::End, &[seed]));
+                    let want = expect(&mut model, who, Key::End, &[seed]);
+                    prop_assert_eq!(got.map_err(|error| word(&error)), want);
+                }
+                Act::Delete { who } => {
+                    live.delete(&id(&format!("t{who}"))).unwrap();
+                    model.remove(&who);
+                }
+                Act::Torn { who, size, reached } => {
+                    spool = None;
+                    let step = model.get(&who).map_or(0, Vec::len) as u32;
+                    let payload = Bytes::from(vec![5; size]);
+                    let entry = Entry { key: Key::Step(step), digest: digest(&payload), payload };
+                    let mut bytes = [&entry.header()[..], &entry.payload].concat();
+                    bytes.truncate(reached.min(bytes.len() - 1));
+                    let mut file = fs::OpenOptions::new().append(true).create(true).open(path(who)).unwrap();
+                    io::Write::write_all(&mut file, &bytes).unwrap();
+                }
+                Act::Short { who, length } => {
+                    spool = None;
+                    if let (Ok(bytes), Some(entries)) = (fs::read(path(who)), model.get_mut(&who)) {
+                        fs::write(path(who), &bytes[..length.min(bytes.len())]).unwrap();
+                        shorten(entries, length);
+                    }
+                }
+                Act::Restart => spool = None,
+            }
+            if spool.is_none() {
+                let (opened, recovered) = open(dir.path());
+                for found in recovered {
+                    let who: usize = found.trajectory_id.as_str()[1..].parse().unwrap();
+                    let entries = model.entry(who).or_default();
+                    prop_assert_eq!(found.steps.len() + usize::from(found.ending.is_some()), entries.len());
+                }
+                spool = Some(opened);
+            }
+        }
+        let live = spool.as_ref().unwrap();
+        for who in 0..3 {
+            prop_assert_eq!(contents(live, &format!("t{who}")), model.remove(&who).unwrap_or_default());
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! A small job and the messages of its workers, for tests that act the environment worker themselves.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use furrow_coordinator::{Identity, Job, LimitsFile};
+use furrow_records::RecordsFile;
+use furrow_records::fixtures::{Plot, png};
+use furrow_rollout::{
+    ContextPolicy, End, Ending, Evidence, Grammar, Id, PROTOCOL_VERSION, PolicyKind, SCHEMA_VERSION,
+    Sampling, SessionSpec,
+};
+use furrow_tasks::{SourceFile, TasksFile, load};
+use furrow_wire::{OpaqueStep, digest, encode_ending, encode_opaque_step, encode_trace, v1};
+
+/// What a test changes about the job.
+pub struct Setup {
+    pub groups: u64,
+    pub group_size: u32,
+    pub seed: u64,
+    pub resume: bool,
+    pub limits: LimitsFile,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        let limits = LimitsFile {
+            lease_millis: 60_000,
+            lease_wait_millis: 200,
+            farewell_millis: 0,
+            drain_grace_millis: 0,
+            ..LimitsFile::default()
+        };
+        Self { groups: 1, group_size: 1, seed: 1, resume: false, limits }
+    }
+}
+
+impl Setup {
+    /// The job, with its two tasks in a file beside the run directory.
+    pub fn job(self, dir: &Path) -> Job {
+        let file = dir.join("tasks.jsonl");
+        let line = |name: &str| {
+            format!(
+                r#"{{"task_id":"{name}","goal":"Say 42.","start_url":"http://pages.test/","score":{{"kind":"answer","match":"exact","value":"42"}}}}"#
+            )
+        };
+        std::fs::write(&file, format!("{}\n{}\n", line("first"), line("second"))).unwrap();
+        let source = SourceFile { suite: "mine".into(), path: file, ..SourceFile::default() };
+        let tasks = TasksFile {
+            group_size: self.group_size,
+            groups: Some(self.groups),
+            seed: self.seed,
+            source: vec![source],
+            ..TasksFile::default()
+        };
+        let tasks_config = tasks.check(dir).unwrap();
+        Job {
+            run_id: Id::new("loopback").unwrap(),
+            run_dir: dir.join("run"),
+            resume: self.resume,
+            identity: Identity::new([("tasks.seed".to_owned(), self.seed.to_string())]),
+            job_toml: "[run]\nname = \"loopback\"\n".into(),
+            tasks: load(&tasks_config).unwrap(),
+            tasks_config,
+            session: SessionSpec {
+                grammar: Grammar { name: "holo_navigation".into(), extra: Vec::new() },
+                sampling: Sampling::default(),
+                context: ContextPolicy::Append,
+                instructions: String::new(),
+            },
+            limits: self.limits.check().unwrap(),
+            records: RecordsFile { disk_reserve_bytes: 16 << 20, ..RecordsFile::default() }.check().unwrap(),
+        }
+    }
+}
+
+/// An assignment and the messages of whoever holds it.
+pub struct Lent {
+    pub trajectory_id: String,
+    pub token: u64,
+}
+
+impl Lent {
+    pub fn new(assignment: v1::Assignment) -> Self {
+        Self { trajectory_id: assignment.ancestry.unwrap().trajectory_id, token: assignment.token }
+    }
+
+    pub fn step(&self, step: u32) -> v1::RecordStepRequest {
+        let record = record(step);
+        v1::RecordStepRequest {
+            trajectory_id: self.trajectory_id.clone(),
+            token: self.token,
+            step,
+            digest: Bytes::copy_from_slice(&digest(&record)),
+            record,
+        }
+    }
+
+    pub fn ending(&self, steps: u32, end: End, answer: Option<&str>) -> v1::FinishRequest {
+        let ending = encode_ending(&Ending {
+            end,
+            reason: String::new(),
+            evidence: answer.map(|answer| Evidence {
+                screenshot: Some(png(16, 16, 9)),
+                answer: Some(answer.to_owned()),
+                ..Evidence::default()
+            }),
+            goal: "Say 42.".into(),
+            steps,
+            last_outcome: None,
+            timing: Plot { steps, ..Plot::default() }.trajectory().0.ending.timing,
+            environment: Default::default(),
+        });
+        v1::FinishRequest {
+            trajectory_id: self.trajectory_id.clone(),
+            token: self.token,
+            digest: Bytes::copy_from_slice(&digest(&ending)),
+            ending,
+        }
+    }
+}
+
+/// A step as an environment worker encodes it.
+pub fn record(step: u32) -> Bytes {
+    let plot = Plot { steps: step + 1, kind: PolicyKind::Random, ..Plot::default() };
+    let step = plot.trajectory().1.remove(step as usize);
+    encode_opaque_step(&OpaqueStep {
+        step: step.step,
+        observation: step.observation,
+        reply: step.reply,
+        outcome: step.outcome,
+        trace: encode_trace(&step.trace),
+        timing: step.timing,
+        observed_at_micros: step.observed_at_micros,
+    })
+}
+
+pub fn env(worker_id: &str) -> v1::RegisterRequest {
+    let info = v1::EnvWorkerInfo { sessions_max: 8, browser: "none".into(), sandbox: true };
+    v1::RegisterRequest {
+        protocol_version: PROTOCOL_VERSION,
+        schema_version: SCHEMA_VERSION,
+        worker_id: worker_id.into(),
+        role: Some(v1::register_request::Role::Env(info)),
+    }
+}
+
+pub fn policy(worker_id: &str) -> v1::RegisterRequest {
+    let info = v1::PolicyWorkerInfo {
+        address: "127.0.0.1:9".into(),
+        policy_kind: "random".into(),
+        sessions_max: 8,
+        ..v1::PolicyWorkerInfo::default()
+    };
+    v1::RegisterRequest { role: Some(v1::register_request::Role::Policy(info)), ..env(worker_id) }
+}

@@ -1,0 +1,308 @@
+//! The coordinator dies at every fail point there is, twice, under a worker that goes on; then its data set is looked at.
+//!
+//! Each point is deadly in a child process, in its first life and in its second. The third life finishes the job. Whatever the worker
+//! was told is durable must then be in the data set exactly once.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use furrow_coordinator::core::Over;
+use furrow_coordinator::{LimitsFile, arm_fail_points, fail_points, run};
+use furrow_records::{DataSet, RecordsFile, verify};
+use furrow_rollout::End;
+use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
+use furrow_wire::v1::registration_service_client::RegistrationServiceClient;
+use furrow_wire::{Connect, Refusal, Tcp, refusal, v1, within};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+use tonic::transport::Channel;
+use tonic::transport::server::TcpIncoming;
+
+use common::{Lent, Setup, env, policy};
+
+const SIGKILL: i32 = 9;
+const DIR: &str = "FURROW_TEST_DIR";
+
+/// Everything here is done in seconds or never.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A call that is not answered in this time is not answered at all.
+const ANSWER: Duration = Duration::from_secs(3);
+
+/// Between two calls for a trajectory: slow enough for shards to close by age while the job goes on.
+const PACE: Duration = Duration::from_millis(15);
+
+/// Passed only on the way out of trouble that this job has not: a shard that is undone, after its opening was decided and before
+/// it was written, is undone by the recovery, which does not go through the ledger's thread.
+const OUT_OF_THE_WAY: [&str; 4] = [
+    "ledger.before_run_open",
+    "ledger.after_run_open",
+    "ledger.before_shard_abandon",
+    "ledger.after_shard_abandon",
+];
+
+/// One coordinator process.
+struct Life {
+    child: Child,
+    dir: PathBuf,
+}
+
+/// An environment worker (and a policy worker) that outlives coordinators.
+#[derive(Default)]
+struct Worker {
+    held: BTreeMap<String, Hand>,
+    over: bool,
+    /// Endings whose acknowledgement arrived.
+    acknowledged: BTreeSet<String>,
+}
+
+/// A trajectory in hand: the steps acknowledged so far.
+struct Hand {
+    lent: Lent,
+    steps: u32,
+    end: End,
+}
+
+impl Life {
+    fn begin(dir: &Path, fail_points: &str) -> Self {
+        let port = dir.join("port");
+        if port.exists() {
+            std::fs::remove_file(port).unwrap();
+        }
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "child_that_coordinates", "--ignored", "--nocapture", "--test-threads=1"]);
+        command.env(DIR, dir).env("FAILPOINTS", fail_points);
+        let child = command.stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap();
+        Self { child, dir: dir.to_owned() }
+    }
+
+    /// Its address, unless it dies before it serves.
+    async fn address(&mut self) -> Option<String> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            assert!(Instant::now() < deadline, "it neither serves nor dies");
+            if let Ok(address) = std::fs::read_to_string(self.dir.join("port")) {
+                return Some(address);
+            }
+            if self.child.try_wait().unwrap().is_some() {
+                return None;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Its last word, if it is dead.
+    fn end(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().unwrap()
+    }
+
+    /// Serves the worker until it dies or the job is done.
+    async fn live(mut self, worker: &mut Worker) -> ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        if let Some(address) = self.address().await {
+            let channel = Tcp::default().channel(&address).unwrap();
+            while self.end().is_none() {
+                if Instant::now() > deadline {
+                    self.child.kill().unwrap();
+                    panic!("the job does not end: {:?}", worker.held.keys().collect::<Vec<_>>());
+                }
+                worker.work(channel.clone()).await.ok(); // a call that failed is made again, if there is somebody
+                tokio::time::sleep(PACE).await;
+            }
+        }
+        self.child.wait().unwrap()
+    }
+}
+
+impl Worker {
+    /// One round: say who is there, ask for work, bring every trajectory in hand one call further.
+    async fn work(&mut self, channel: Channel) -> Result<(), Status> {
+        let mut registration = RegistrationServiceClient::new(channel.clone());
+        let mut calls = CoordinatorServiceClient::new(channel);
+        within(ANSWER, registration.register(policy("policy"))).await?;
+        within(ANSWER, registration.register(env("env"))).await?;
+        self.renew(&mut calls).await?;
+        if !self.over {
+            let request = v1::LeaseRequest { worker_id: "env".into(), slots_free: 2, wait_millis: 0 };
+            let leased = within(ANSWER, calls.lease(request)).await?.into_inner();
+            self.over = leased.run_over;
+            leased.assignments.into_iter().map(Lent::new).for_each(|lent| self.take(lent));
+        }
+        for trajectory in self.held.keys().cloned().collect::<Vec<_>>() {
+            self.act(&trajectory, &mut calls).await?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, lent: Lent) {
+        // A first attempt in each group fails, so that a failure has its fail points too.
+        let end = if lent.trajectory_id.ends_with("-s0-a0") { End::EnvCrash } else { End::Answered };
+        self.held.insert(lent.trajectory_id.clone(), Hand { lent, steps: 0, end });
+    }
+
+    async fn renew(&mut self, calls: &mut CoordinatorServiceClient<Channel>) -> Result<(), Status> {
+        let held =
+            |hand: &Hand| v1::Held { trajectory_id: hand.lent.trajectory_id.clone(), token: hand.lent.token };
+        let request =
+            v1::RenewRequest { worker_id: "env".into(), held: self.held.values().map(held).collect() };
+        let renewed = within(ANSWER, calls.renew(request)).await?.into_inner();
+        self.held.retain(|trajectory, _| !renewed.lost.contains(trajectory));
+        Ok(())
+    }
+
+    /// The next step, or the ending; a lost answer leaves it to be sent again.
+    async fn act(
+        &mut self,
+        trajectory: &str,
+        calls: &mut CoordinatorServiceClient<Channel>,
+    ) -> Result<(), Status> {
+        let Some(hand) = self.held.get_mut(trajectory) else { return Ok(()) };
+        let result = if hand.steps < 2 {
+            within(ANSWER, calls.record_step(hand.lent.step(hand.steps))).await.map(drop)
+        } else {
+            within(ANSWER, calls.finish(hand.lent.ending(2, hand.end, Some("42")))).await.map(drop)
+        };
+        match result {
+            Ok(()) if hand.steps < 2 => hand.steps += 1,
+            Ok(()) => {
+                self.held.remove(trajectory);
+                self.acknowledged.insert(trajectory.to_owned());
+            }
+            Err(status) if refusal(&status) == Refusal::Stale => {
+                self.held.remove(trajectory);
+            }
+            Err(status) => return Err(status),
+        }
+        Ok(())
+    }
+}
+
+#[test]
+#[ignore = "a child of the other test"]
+fn child_that_coordinates() {
+    arm_fail_points();
+    let dir = PathBuf::from(std::env::var_os(DIR).expect("only its parent runs this"));
+    let limits = LimitsFile { lease_millis: 500, heartbeat_millis: 100, ..Setup::default().limits };
+    let setup = Setup { groups: 3, group_size: 2, resume: true, limits, ..Setup::default() };
+    let mut job = setup.job(&dir);
+    let records = RecordsFile {
+        max_delay_millis: Some(100),
+        disk_reserve_bytes: 16 << 20,
+        merge_files_min: 2,
+        ..RecordsFile::default()
+    };
+    job.records = records.check().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let summary = runtime.block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        std::fs::write(dir.join("port.new"), address).unwrap();
+        std::fs::rename(dir.join("port.new"), dir.join("port")).unwrap();
+        run(job, TcpIncoming::from(listener), CancellationToken::new()).await.unwrap()
+    });
+    assert_eq!(summary.over, Over::Complete);
+}
+
+/// Lives and dies with this point; tells how often it was deadly, or what is wrong with the data set in the end.
+async fn crash_at(point: &str) -> Result<u32, String> {
+    let dir = tempfile::tempdir().unwrap();
+    let mut worker = Worker::default();
+    let mut deaths = 0;
+    for visit in ["return", "return", "off"] {
+        let status = Life::begin(dir.path(), &format!("{point}={visit}")).live(&mut worker).await;
+        match status.signal() {
+            Some(SIGKILL) => deaths += 1,
+            _ if status.success() => {}
+            _ => return Err(format!("{point}={visit}: it ended with {status}")),
+        }
+    }
+    look(dir.path(), &worker).map_err(|what| format!("{point}: {what}"))?;
+    Ok(deaths)
+}
+
+/// The data set verifies, holds each acknowledged ending once, and every slot is scored once.
+fn look(dir: &Path, worker: &Worker) -> Result<(), String> {
+    let run = dir.join("run");
+    let report = verify(&run).map_err(|error| error.to_string())?;
+    if !report.is_sound() {
+        return Err(format!("{:?}", report.breaches));
+    }
+    let data = DataSet::open(&run).map_err(|error| error.to_string())?;
+    let mut rows: BTreeMap<String, Vec<End>> = BTreeMap::new();
+    for row in data.trajectories().map(Result::unwrap) {
+        rows.entry(row.ancestry.trajectory_id.to_string()).or_default().push(row.ending.end);
+    }
+    for trajectory in &worker.acknowledged {
+        match rows.get(trajectory).map(Vec::as_slice) {
+            Some([End::Answered | End::EnvCrash]) => {}
+            other => return Err(format!("{trajectory} was acknowledged and is there as {other:?}")),
+        }
+    }
+    let scored = data.trajectories().filter(|row| row.as_ref().is_ok_and(|row| row.score.is_some())).count();
+    let spooled = std::fs::read_dir(run.join("spool")).map_err(|error| error.to_string())?.count();
+    match (scored, data.groups().count(), spooled) {
+        (6, 3, 0) => Ok(()),
+        other => Err(format!("trajectories scored, groups, files left in the spool: {other:?}")),
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_lost_wherever_the_coordinator_dies() {
+    let (mut wrong, mut deaths) = (Vec::new(), BTreeMap::new());
+    for point in fail_points().filter(|point| !OUT_OF_THE_WAY.contains(point)) {
+        match crash_at(point).await {
+            Ok(count) => drop(deaths.insert(point, count)),
+            Err(what) => wrong.push(what),
+        }
+    }
+    println!("{deaths:?}");
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    let once: Vec<_> = deaths.iter().filter(|(_, count)| **count < 2).collect();
+    assert!(once.is_empty(), "not passed twice: {once:?}");
+}
+
+/// Lets a lease run out and finishes late; answers what the coordinator said and how it ended, if it did.
+async fn finish_late(fail_points: &str) -> (Result<(), Status>, Option<ExitStatus>) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut life = Life::begin(dir.path(), fail_points);
+    let address = life.address().await.unwrap();
+    let channel = Tcp::default().channel(&address).unwrap();
+    let (mut calls, mut worker) = (CoordinatorServiceClient::new(channel.clone()), Worker::default());
+    while worker.held.is_empty() {
+        worker.work(channel.clone()).await.unwrap();
+    }
+    let lent = &worker.held.values().next().unwrap().lent;
+    let failed = async |calls: &mut CoordinatorServiceClient<Channel>| {
+        calls.progress(v1::ProgressRequest {}).await.unwrap().into_inner().failed
+    };
+    while failed(&mut calls).await == 0 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let said = within(ANSWER, calls.finish(lent.ending(1, End::Answered, Some("42")))).await.map(drop);
+    let deadline = Instant::now() + Duration::from_secs(1);
+    while life.end().is_none() && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let ended = life.end();
+    life.child.kill().ok(); // the one without the bug goes on waiting for workers
+    life.child.wait().unwrap();
+    (said, ended)
+}
+
+#[tokio::test]
+async fn a_late_ending_is_refused_and_without_fencing_it_stops_the_farm() {
+    let (said, ended) = finish_late("bug.no_fencing=off").await;
+    assert_eq!(refusal(&said.unwrap_err()), Refusal::Stale);
+    assert!(ended.is_none(), "it ended with {ended:?}");
+    let (said, ended) = finish_late("bug.no_fencing=return").await;
+    assert!(said.is_err_and(|status| refusal(&status) != Refusal::Stale), "the token was believed");
+    assert!(ended.is_some_and(|status| !status.success()), "the ledger took two ends of one trajectory");
+}

@@ -1,0 +1,421 @@
+//! The coordinator over real gRPC on a loopback listener: who is let in, what is refused, what is kept.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
+mod common;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use furrow_coordinator::core::Over;
+use furrow_coordinator::{Coordinator, CoordinatorError, LimitsFile, Summary};
+use furrow_records::{DataSet, verify};
+use furrow_rollout::{End, PROTOCOL_VERSION, SCHEMA_VERSION, Status as Scored};
+use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
+use furrow_wire::v1::registration_service_client::RegistrationServiceClient;
+use furrow_wire::{Connect, MESSAGE_BYTES_MAX, Tcp, digest, v1};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Channel;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Code, Status};
+
+use common::{Lent, Setup, env, policy, record};
+
+/// Everything here is done in seconds or never.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A coordinator that is served, and clients of it.
+struct Farm {
+    served: JoinHandle<Result<Summary, CoordinatorError>>,
+    stop: CancellationToken,
+    calls: CoordinatorServiceClient<Channel>,
+    registration: RegistrationServiceClient<Channel>,
+}
+
+impl Farm {
+    async fn open(setup: Setup, dir: &Path) -> Result<Self, CoordinatorError> {
+        let job = setup.job(dir);
+        let coordinator = tokio::task::spawn_blocking(|| Coordinator::open(job)).await.unwrap()?;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let stop = CancellationToken::new();
+        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+        let served = tokio::spawn(coordinator.serve(incoming, stop.clone()));
+        let channel = Tcp::default().channel(&address).unwrap();
+        let calls = CoordinatorServiceClient::new(channel.clone())
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX * 2);
+        Ok(Farm { served, stop, calls, registration: RegistrationServiceClient::new(channel) })
+    }
+
+    async fn register(&mut self) {
+        self.registration.register(env("env")).await.unwrap();
+        self.registration.register(policy("policy")).await.unwrap();
+    }
+
+    async fn lease(&mut self, slots_free: u32) -> v1::LeaseResponse {
+        let request = v1::LeaseRequest { worker_id: "env".into(), slots_free, wait_millis: 200 };
+        self.calls.lease(request).await.unwrap().into_inner()
+    }
+
+    /// One assignment, in as many requests as it takes.
+    async fn lease_one(&mut self) -> Lent {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            assert!(tokio::time::Instant::now() < deadline, "nothing is lent");
+            if let Some(assignment) = self.lease(1).await.assignments.pop() {
+                return Lent::new(assignment);
+            }
+        }
+    }
+
+    async fn record(&mut self, request: v1::RecordStepRequest) -> Result<(), Status> {
+        self.calls.record_step(request).await.map(drop)
+    }
+
+    async fn finish(&mut self, request: v1::FinishRequest) -> Result<(), Status> {
+        self.calls.finish(request).await.map(drop)
+    }
+
+    /// Acts a whole trajectory of so many steps and answers this.
+    async fn act(&mut self, lent: &Lent, steps: u32, answer: &str) {
+        for step in 0..steps {
+            self.record(lent.step(step)).await.unwrap();
+        }
+        self.finish(lent.ending(steps, End::Answered, Some(answer))).await.unwrap();
+    }
+
+    async fn progress(&mut self) -> v1::ProgressResponse {
+        self.calls.progress(v1::ProgressRequest {}).await.unwrap().into_inner()
+    }
+
+    async fn end(self) -> Result<Summary, CoordinatorError> {
+        drop((self.calls, self.registration));
+        tokio::time::timeout(PATIENCE, self.served).await.expect("it ends").unwrap()
+    }
+
+    async fn stop(self) -> Result<Summary, CoordinatorError> {
+        self.stop.cancel();
+        self.end().await
+    }
+}
+
+#[track_caller]
+fn refused<T>(result: Result<T, Status>, code: Code, part: &str) {
+    let Err(status) = result else { panic!("it was taken; expected {code:?} with {part:?}") };
+    assert_eq!(status.code(), code, "{status:?}");
+    assert!(status.message().contains(part), "{part:?} is not in {status:?}");
+}
+
+#[tokio::test]
+async fn workers_shake_hands_or_are_told_why_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut farm = Farm::open(Setup::default(), dir.path()).await.unwrap();
+    let with = |change: &dyn Fn(&mut v1::RegisterRequest)| {
+        let mut request = policy("policy");
+        change(&mut request);
+        request
+    };
+    let with_info = |change: &dyn Fn(&mut v1::PolicyWorkerInfo)| {
+        with(&|request| {
+            let Some(v1::register_request::Role::Policy(info)) = &mut request.role else { unreachable!() };
+            change(info);
+        })
+    };
+    let (protocol, schema) = (PROTOCOL_VERSION + 1, SCHEMA_VERSION + 1);
+    let table = [
+        (
+            with(&|request| request.protocol_version = protocol),
+            Code::FailedPrecondition,
+            format!("protocol version {protocol}, the coordinator {PROTOCOL_VERSION}"),
+        ),
+        (
+            with(&|request| request.schema_version = schema),
+            Code::FailedPrecondition,
+            format!("schema version {schema}, the coordinator {SCHEMA_VERSION}"),
+        ),
+        (with(&|request| request.role = None), Code::InvalidArgument, "role is missing".into()),
+        (with(&|request| request.worker_id = "a/b".into()), Code::InvalidArgument, "worker_id".into()),
+        (with_info(&|info| info.address = "nowhere".into()), Code::InvalidArgument, "host:port".into()),
+        (with_info(&|info| info.address = "host:0".into()), Code::InvalidArgument, "host:port".into()),
+        (
+            with_info(&|info| info.policy_kind = "oracle".into()),
+            Code::InvalidArgument,
+            "scripted, random".into(),
+        ),
+        (with_info(&|info| info.sessions_max = 0), Code::InvalidArgument, "policy.sessions_max is 0".into()),
+        (
+            with_info(&|info| info.weights_sha256 = Some("x".into())),
+            Code::InvalidArgument,
+            "policy.weights_sha256".into(),
+        ),
+    ];
+    for (request, code, part) in table {
+        refused(farm.registration.register(request).await, code, &part);
+    }
+    let known = farm.registration.register(policy("policy")).await.unwrap().into_inner();
+    assert_eq!((known.run_id.as_str(), known.epoch, known.heartbeat_millis), ("loopback", 1, 3_000));
+    for (worker_id, want) in [("policy", true), ("stranger", false)] {
+        let request = v1::HeartbeatRequest { worker_id: worker_id.into(), sessions: 0, policy_version: None };
+        let heard = farm.registration.heartbeat(request).await.unwrap().into_inner();
+        assert_eq!((heard.known, heard.run_over), (want, false), "{worker_id}");
+    }
+    let request = v1::LeaseRequest { worker_id: "stranger".into(), slots_free: 1, wait_millis: 0 };
+    refused(farm.calls.lease(request).await, Code::Aborted, "register again");
+    farm.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_does_not_fit_is_refused_and_what_was_kept_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut farm = Farm::open(Setup::default(), dir.path()).await.unwrap();
+    farm.register().await;
+    let assignment = farm.lease(1).await.assignments.remove(0);
+    assert_eq!((assignment.policy_address.as_str(), assignment.lease_millis), ("127.0.0.1:9", 60_000));
+    assert_eq!(assignment.task.clone().unwrap().goal.as_deref(), Some("Say 42."));
+    let lent = Lent::new(assignment);
+    assert_eq!(lent.trajectory_id, "loopback-g000000-s0-a0");
+
+    farm.record(lent.step(0)).await.unwrap();
+    farm.record(lent.step(0)).await.unwrap(); // its answer may have been lost
+    let changed = |change: &dyn Fn(&mut v1::RecordStepRequest)| {
+        let mut request = lent.step(1);
+        change(&mut request);
+        request
+    };
+    let other_zero = changed(&|request| {
+        let mut bytes = record(0).to_vec();
+        bytes.extend_from_slice(&[0x38, 0x07]); // field 7, observed_at_micros, again
+        request.digest = Bytes::copy_from_slice(&digest(&bytes));
+        (request.step, request.record) = (0, bytes.into());
+    });
+    let huge = changed(&|request| request.record = vec![0; MESSAGE_BYTES_MAX + 1].into());
+    let steps = [
+        (changed(&|request| request.token += 1), Code::FailedPrecondition, "is stale: it is lent under 1"),
+        (changed(&|request| request.token = 0), Code::FailedPrecondition, "token 0"),
+        (
+            changed(&|request| request.trajectory_id = "loopback-g000000-s0-a1".into()),
+            Code::FailedPrecondition,
+            "not lent",
+        ),
+        (changed(&|request| request.digest = vec![0; 32].into()), Code::InvalidArgument, "digest"),
+        (changed(&|request| request.digest = vec![0; 31].into()), Code::InvalidArgument, "31 bytes"),
+        (
+            changed(&|request| request.record = Bytes::from_static(b"\xff\xff")),
+            Code::InvalidArgument,
+            "cannot be decoded",
+        ),
+        (changed(&|request| request.step = 2), Code::InvalidArgument, "record is of step 1"),
+        (lent.step(2), Code::OutOfRange, "step 2 came before step 1"),
+        (other_zero, Code::AlreadyExists, "another digest"),
+        (huge, Code::OutOfRange, "too large"),
+    ];
+    for (request, code, part) in steps {
+        refused(farm.record(request).await, code, part);
+    }
+    farm.record(lent.step(1)).await.unwrap();
+
+    let ending = lent.ending(2, End::Answered, Some("42"));
+    refused(
+        farm.finish(lent.ending(3, End::Answered, Some("42"))).await,
+        Code::OutOfRange,
+        "2 steps are recorded",
+    );
+    let stale = v1::FinishRequest { token: 9, ..ending.clone() };
+    refused(farm.finish(stale).await, Code::FailedPrecondition, "is stale");
+    farm.finish(ending.clone()).await.unwrap();
+    farm.finish(ending).await.unwrap();
+    let other = lent.ending(2, End::Answered, Some("41"));
+    refused(farm.finish(other).await, Code::AlreadyExists, "another ending");
+
+    let summary = farm.end().await.unwrap();
+    assert_eq!(summary.over, Over::Complete);
+    let data = DataSet::open(&dir.path().join("run")).unwrap();
+    let rows: Vec<_> = data.trajectories().map(Result::unwrap).collect();
+    assert_eq!(rows.len(), 1);
+    assert_eq!((rows[0].status, rows[0].ending.steps), (Scored::Scored, 2));
+    assert_eq!(rows[0].score.as_ref().unwrap().reward, Some(1.0));
+}
+
+#[tokio::test]
+async fn a_job_becomes_a_data_set_that_verifies() {
+    let dir = tempfile::tempdir().unwrap();
+    let setup = Setup { groups: 3, group_size: 2, ..Setup::default() };
+    let mut farm = Farm::open(setup, dir.path()).await.unwrap();
+    farm.register().await;
+    let mut acted = 0;
+    loop {
+        let leased = farm.lease(4).await;
+        for lent in leased.assignments.into_iter().map(Lent::new) {
+            match acted {
+                // The first one's browser dies: it is tried again.
+                0 => farm.finish(lent.ending(0, End::BrowserDead, None)).await.unwrap(),
+                // This one ends without evidence: nothing to score.
+                1 => {
+                    farm.record(lent.step(0)).await.unwrap();
+                    farm.finish(lent.ending(1, End::Done, None)).await.unwrap();
+                }
+                _ => farm.act(&lent, 2, if acted % 2 == 0 { "42" } else { "no idea" }).await,
+            }
+            acted += 1;
+        }
+        if leased.run_over {
+            break;
+        }
+    }
+    let progress = farm.progress().await;
+    assert_eq!((progress.groups_planned, progress.assigned, progress.scored, progress.failed), (3, 0, 6, 2));
+    let summary = farm.end().await.unwrap();
+    assert_eq!((summary.over, summary.progress.published, acted), (Over::Complete, 8, 8));
+
+    let run = dir.path().join("run");
+    let report = verify(&run).unwrap();
+    assert!(report.is_sound(), "{report:?}");
+    let data = DataSet::open(&run).unwrap();
+    let mut ends: Vec<_> = data.trajectories().map(|row| row.unwrap().ending.end).collect();
+    ends.sort();
+    let mut want = vec![End::Answered; 6];
+    want.extend([End::BrowserDead, End::PageCrash]);
+    assert_eq!(ends, want);
+    let groups: Vec<_> = data.groups().map(Result::unwrap).collect();
+    assert_eq!(groups.iter().map(|group| (group.planned, group.valid)).collect::<Vec<_>>(), [(2, 2); 3]);
+    assert_eq!(std::fs::read_dir(run.join("spool")).unwrap().count(), 0, "the spool let go of everything");
+
+    let again = Setup { resume: true, groups: 3, group_size: 2, ..Setup::default() };
+    let summary = Farm::open(again, dir.path()).await.unwrap().end().await.unwrap();
+    assert_eq!(
+        (summary.over, summary.progress.published),
+        (Over::Complete, 8),
+        "there is nothing left to do"
+    );
+}
+
+#[tokio::test]
+async fn a_stopped_job_goes_on_where_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let setup = || Setup { groups: 2, group_size: 2, ..Setup::default() };
+    let mut farm = Farm::open(setup(), dir.path()).await.unwrap();
+    farm.register().await;
+    let (first, second) = (farm.lease_one().await, farm.lease_one().await);
+    farm.act(&first, 2, "42").await;
+    farm.record(second.step(0)).await.unwrap();
+    let summary = farm.stop().await.unwrap();
+    assert_eq!(summary.over, Over::Drained { cancelled: 1 });
+    assert_eq!(summary.progress.published, 2);
+
+    let again =
+        Farm::open(setup(), dir.path()).await.err().expect("a run directory is not reused by accident");
+    assert!(again.to_string().contains("--resume"), "{again}");
+    let other = Setup { resume: true, seed: 2, ..setup() };
+    let error = Farm::open(other, dir.path()).await.err().expect("another job is another run");
+    assert!(matches!(error, CoordinatorError::Ledger(_)), "{error:?}");
+
+    let mut farm = Farm::open(Setup { resume: true, ..setup() }, dir.path()).await.unwrap();
+    farm.register().await;
+    refused(farm.record(second.step(1)).await, Code::FailedPrecondition, "is stale");
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        let lent = farm.lease_one().await;
+        farm.act(&lent, 1, "42").await;
+        ids.push(lent.trajectory_id);
+    }
+    assert_eq!(ids, ["loopback-g000000-s1-a1", "loopback-g000001-s0-a0", "loopback-g000001-s1-a0"]);
+    let summary = farm.end().await.unwrap();
+    assert_eq!((summary.over, summary.progress.scored), (Over::Complete, 4));
+    assert!(verify(&dir.path().join("run")).unwrap().is_sound());
+}
+
+#[tokio::test]
+async fn a_silent_worker_loses_its_trajectory_and_its_late_ending_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = LimitsFile { lease_millis: 300, heartbeat_millis: 100, ..Setup::default().limits };
+    let mut farm = Farm::open(Setup { limits, ..Setup::default() }, dir.path()).await.unwrap();
+    farm.register().await;
+    let late = farm.lease_one().await;
+    farm.record(late.step(0)).await.unwrap();
+    while farm.progress().await.failed == 0 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let held = vec![v1::Held { trajectory_id: late.trajectory_id.clone(), token: late.token }];
+    let renewed = farm.calls.renew(v1::RenewRequest { worker_id: "env".into(), held }).await.unwrap();
+    assert_eq!(renewed.into_inner().lost, std::slice::from_ref(&late.trajectory_id));
+    refused(
+        farm.finish(late.ending(1, End::Answered, Some("42"))).await,
+        Code::FailedPrecondition,
+        "not lent",
+    );
+    farm.register().await; // it was silent too long to be known
+    let lent = farm.lease_one().await;
+    assert_eq!((lent.trajectory_id.as_str(), lent.token), ("loopback-g000000-s0-a1", 2));
+    farm.act(&lent, 1, "42").await;
+    assert_eq!(farm.end().await.unwrap().over, Over::Complete);
+    let data = DataSet::open(&dir.path().join("run")).unwrap();
+    let rows: Vec<_> = data.trajectories().map(|row| row.unwrap().ending).collect();
+    assert_eq!(rows.iter().map(|row| row.end).collect::<Vec<_>>(), [End::LeaseLost, End::Answered]);
+    assert_eq!(data.failed_steps().count(), 1);
+}
+
+#[tokio::test]
+async fn a_caller_that_hung_up_is_given_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut farm = Farm::open(Setup::default(), dir.path()).await.unwrap();
+    farm.registration.register(env("env")).await.unwrap();
+    let request = v1::LeaseRequest { worker_id: "env".into(), slots_free: 1, wait_millis: 60_000 };
+    let hung_up = tokio::time::timeout(Duration::from_millis(150), farm.calls.clone().lease(request)).await;
+    assert!(hung_up.is_err(), "there was nothing to lend yet");
+    tokio::time::sleep(Duration::from_millis(300)).await; // a tick looks for the gone every 100 ms
+    farm.registration.register(policy("policy")).await.unwrap();
+    let lent = farm.lease_one().await;
+    assert_eq!(lent.trajectory_id, "loopback-g000000-s0-a0", "no attempt was wasted on the one that hung up");
+    farm.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_run_directory_has_one_coordinator() {
+    let dir = tempfile::tempdir().unwrap();
+    let farm = Farm::open(Setup::default(), dir.path()).await.unwrap();
+    let error =
+        Farm::open(Setup { resume: true, ..Setup::default() }, dir.path()).await.err().expect("it is in use");
+    assert!(matches!(error, CoordinatorError::Lock(_)), "{error:?}");
+    farm.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn many_sessions_at_once_lose_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let setup = Setup { groups: 20, group_size: 4, ..Setup::default() };
+    let mut farm = Farm::open(setup, dir.path()).await.unwrap();
+    farm.register().await;
+    let steps: Arc<Vec<Bytes>> = Arc::new((0..3).map(record).collect());
+    let mut sessions = tokio::task::JoinSet::new();
+    loop {
+        let leased = farm.lease(8).await;
+        for lent in leased.assignments.into_iter().map(Lent::new) {
+            let (mut calls, steps) = (farm.calls.clone(), Arc::clone(&steps));
+            sessions.spawn(async move {
+                for step in 0..3 {
+                    let request = v1::RecordStepRequest {
+                        trajectory_id: lent.trajectory_id.clone(),
+                        token: lent.token,
+                        step,
+                        record: steps[step as usize].clone(),
+                        digest: Bytes::copy_from_slice(&digest(&steps[step as usize])),
+                    };
+                    calls.record_step(request).await.unwrap();
+                }
+                calls.finish(lent.ending(3, End::Answered, Some("42"))).await.unwrap();
+            });
+        }
+        if leased.run_over {
+            break;
+        }
+    }
+    sessions.join_all().await;
+    let summary = farm.end().await.unwrap();
+    assert_eq!((summary.progress.scored, summary.progress.published, summary.progress.steps), (80, 80, 240));
+    assert!(verify(&dir.path().join("run")).unwrap().is_sound());
+}

@@ -1,0 +1,536 @@
+//! The stage of one trajectory: a browser context of its own behind a filter of its own, and the pages in it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use chromiumoxide::cdp::browser_protocol::browser::{
+    BrowserContextId, SetDownloadBehaviorBehavior, SetDownloadBehaviorParams,
+};
+use chromiumoxide::cdp::browser_protocol::page::{
+    GetNavigationHistoryParams, NavigateParams, NavigateToHistoryEntryParams, ReloadParams,
+};
+use chromiumoxide::cdp::browser_protocol::target::{
+    CreateBrowserContextParams, CreateTargetParams, DisposeBrowserContextParams, TargetId,
+};
+use furrow_rollout::{
+    Action, Ancestry, Clock, Evidence, Hint, Observation, Outcome, OutcomeName, PagePoint, Size, Task,
+};
+use furrow_telemetry::{BlockReason, DialogDismissed, PopupClosed};
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use super::link::within;
+use super::observe::{self, Look, current_entry};
+use super::pool::Seat;
+use super::select::{self, OpenList, Pick};
+use super::tab::Tab;
+use super::{act, clock, picture, script, settle};
+use crate::config::BrowserConfig;
+use crate::egress::Egress;
+use crate::hosts::Place;
+use crate::stage::{Stage, StageError};
+
+/// Tabs that came or went and are not yet taken notice of; more than this in one step is a page gone mad, and they are closed unseen.
+pub(super) const CHANGES_MAX: usize = 64;
+
+/// A tab that came or went in a context.
+#[derive(Debug)]
+pub(super) enum Change {
+    /// A page was opened by another.
+    Opened(TargetId),
+    /// A page is gone.
+    Closed(TargetId),
+}
+
+/// A browser context and its pages.
+pub(super) struct Context {
+    running: Seat,
+    config: Arc<BrowserConfig>,
+    of: Ancestry,
+    id: BrowserContextId,
+    task: Task,
+    egress: Egress,
+    /// Oldest first.
+    tabs: Vec<Tab>,
+    active: usize,
+    changes: mpsc::Receiver<Change>,
+    /// The page's clock is in our hand.
+    clock_stopped: bool,
+    /// Page time that the action itself has used already.
+    time_granted: bool,
+    /// Dialogs that were told of.
+    dialogs_told: u32,
+    popups_closed: u32,
+}
+
+impl Context {
+    /// Opens a context with one empty tab.
+    pub async fn open(
+        running: Seat,
+        config: Arc<BrowserConfig>,
+        of: Ancestry,
+        task: Task,
+        egress: Egress,
+    ) -> Result<Self, StageError> {
+        let deadline = config.deadlines.navigation;
+        let mut create = CreateBrowserContextParams { dispose_on_detach: Some(true), ..Default::default() };
+        create.proxy_server = Some(format!("http://{}", egress.address()));
+        // Without this rule loopback addresses go round the proxy.
+        create.proxy_bypass_list = Some("<-loopback>".into());
+        let id = running.link.call(create, deadline, "a browser context").await?.browser_context_id;
+        let changes = running.register(&id);
+        let mut context = Self {
+            running,
+            config,
+            of,
+            id,
+            task,
+            egress,
+            tabs: Vec::new(),
+            active: 0,
+            changes,
+            clock_stopped: false,
+            time_granted: false,
+            dialogs_told: 0,
+            popups_closed: 0,
+        };
+        context.deny_downloads().await?;
+        context.add_tab().await?;
+        Ok(context)
+    }
+
+    fn tab(&self) -> Result<&Tab, StageError> {
+        let tab =
+            self.tabs.get(self.active).ok_or_else(|| StageError::Failed("the context has no page".into()))?;
+        if tab.has_crashed() { Err(StageError::PageCrash) } else { Ok(tab) }
+    }
+
+    async fn deny_downloads(&self) -> Result<(), StageError> {
+        let mut deny = SetDownloadBehaviorParams::new(SetDownloadBehaviorBehavior::Deny);
+        deny.browser_context_id = Some(self.id.clone());
+        self.running.link.call(deny, self.config.deadlines.input, "denying downloads").await.map(drop)
+    }
+
+    /// Opens an empty tab and shows it.
+    async fn add_tab(&mut self) -> Result<(), StageError> {
+        let mut create = CreateTargetParams::new("about:blank");
+        create.browser_context_id = Some(self.id.clone());
+        let link = &self.running.link;
+        let page =
+            within(self.config.deadlines.navigation, "a new page", &link.dead, link.browser.new_page(create))
+                .await?;
+        let tab = Tab::adopt(page, link, self.task.viewport, &self.config).await?;
+        self.tabs.push(tab);
+        self.active = self.tabs.len() - 1;
+        Ok(())
+    }
+
+    /// Takes notice of tabs that came or went: a new one comes to the front, as a person would see it.
+    async fn notice(&mut self) -> Result<(), StageError> {
+        while let Ok(change) = self.changes.try_recv() {
+            match change {
+                Change::Opened(target) if self.tabs.iter().any(|tab| *tab.target() == target) => {}
+                Change::Opened(target) => self.welcome(target).await?,
+                Change::Closed(target) => self.forget(&target),
+            }
+        }
+        if self.tabs.is_empty() {
+            self.add_tab().await?;
+        }
+        Ok(())
+    }
+
+    async fn welcome(&mut self, target: TargetId) -> Result<(), StageError> {
+        let link = &self.running.link;
+        if self.tabs.len() >= self.config.tabs_max as usize {
+            let close = chromiumoxide::cdp::browser_protocol::target::CloseTargetParams::new(target);
+            // It may have closed itself.
+            link.call(close, self.config.deadlines.input, "closing a tab too many").await.ok();
+            self.popups_closed += 1;
+            PopupClosed { of: &self.of }.emit();
+            return Ok(());
+        }
+        // The protocol library attaches to new pages by itself, a moment after they are told of.
+        for _ in 0..40 {
+            if let Ok(page) = link.browser.get_page(target.clone()).await {
+                let tab = Tab::adopt(page, link, self.task.viewport, &self.config).await?;
+                self.tabs.push(tab);
+                self.active = self.tabs.len() - 1;
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, target: &TargetId) {
+        let Some(gone) = self.tabs.iter().position(|tab| tab.target() == target) else { return };
+        self.tabs.remove(gone);
+        if self.active >= gone && self.active > 0 {
+            self.active -= 1;
+        }
+    }
+
+    async fn navigate(&self, url: &str) -> Result<Outcome, StageError> {
+        let tab = self.tab()?;
+        match tab.call(NavigateParams::new(url), self.config.deadlines.navigation, "the page to load").await {
+            Ok(answer) => Ok(match answer.error_text {
+                Some(why) => Outcome::told(OutcomeName::NavigationFailed, why),
+                None => Outcome::named(OutcomeName::Ok),
+            }),
+            // A server that does not answer is the address's doing, not the page's.
+            Err(StageError::PageHang { .. }) => {
+                Ok(Outcome::told(OutcomeName::NavigationFailed, "the address did not answer in time"))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A start page that is missing or refused is the suite's mistake: a policy must not earn a reward for what it could not do.
+    async fn start_page_is_there(&self) -> Result<(), StageError> {
+        let status = "performance.getEntriesByType('navigation')[0]?.responseStatus ?? 0";
+        let deadline = self.config.deadlines.screenshot;
+        let status = script::apart(self.tab()?, status, deadline, "the start page's status").await?;
+        match status.as_u64() {
+            Some(200..=299) => Ok(()),
+            _ => {
+                let blocked = self.egress.blocked();
+                Err(StageError::Failed(format!(
+                    "the start page did not load: HTTP status {status}; {blocked}"
+                )))
+            }
+        }
+    }
+
+    /// The policy may only ask for what the task allows; what it asks for else is not done.
+    async fn goto(&self, url: &str) -> Result<Outcome, StageError> {
+        match self.egress.allow().judge(url) {
+            Ok(Place { .. }) => self.navigate(url).await,
+            Err(off) => Ok(Outcome::told(OutcomeName::OffList, off_list(off.reason, &off.host))),
+        }
+    }
+
+    async fn go_back(&self) -> Result<Outcome, StageError> {
+        let tab = self.tab()?;
+        let history =
+            tab.call(GetNavigationHistoryParams {}, self.config.deadlines.input, "the history").await?;
+        let before =
+            usize::try_from(history.current_index - 1).ok().and_then(|index| history.entries.get(index));
+        match before {
+            // The empty page every tab begins with is no page to go back to.
+            Some(entry) if entry.url != "about:blank" => {
+                let back = NavigateToHistoryEntryParams::new(entry.id);
+                tab.call(back, self.config.deadlines.navigation, "going back").await?;
+                Ok(Outcome::named(OutcomeName::Ok))
+            }
+            _ => Ok(Outcome::told(OutcomeName::NoHistory, "there is no page to go back to")),
+        }
+    }
+
+    async fn click(&self, at: PagePoint) -> Result<Outcome, StageError> {
+        // Asked at the moment of the click: a page may have closed since what it had open when it was last looked at.
+        if let Some(list) = select::opened(self.tab()?).await? {
+            match list.pick(at, self.task.viewport) {
+                Pick::Steps(steps) => return self.choose(&list, steps).await,
+                Pick::Nothing => return Ok(Outcome::told(OutcomeName::Ok, "that row cannot be chosen")),
+                Pick::Outside => act::press(self.tab()?, "Escape").await?,
+            }
+        }
+        act::click(self.tab()?, at).await?;
+        Ok(Outcome::named(OutcomeName::Ok))
+    }
+
+    /// Chooses a row of the open list by keyboard, and looks whether it was.
+    async fn choose(&self, list: &OpenList, steps: i64) -> Result<Outcome, StageError> {
+        let tab = self.tab()?;
+        let key = if steps < 0 { "ArrowUp" } else { "ArrowDown" };
+        if let Some((modifiers, key)) = act::key_named(key) {
+            act::press_times(tab, key, modifiers, steps.unsigned_abs()).await?;
+        }
+        act::press(tab, "Enter").await?;
+        let chosen = select::chosen(tab).await?;
+        if chosen.is_some() && chosen == list.index_after(steps) {
+            Ok(Outcome::named(OutcomeName::OptionChosen))
+        } else {
+            Ok(Outcome::told(
+                OutcomeName::Ok,
+                "the list closed, and another option than the one clicked is chosen",
+            ))
+        }
+    }
+
+    /// A page that loads needs its clock: while it stands, no frame of the new document is ever drawn.
+    async fn while_it_loads(
+        &mut self,
+        load: impl AsyncFnOnce(&Self) -> Result<Outcome, StageError>,
+    ) -> Result<Outcome, StageError> {
+        if !self.clock_stopped {
+            return load(self).await;
+        }
+        clock::release(self.tab()?).await?;
+        let outcome = load(self).await?;
+        settle::settle(self.tab()?, self.config.settle).await?;
+        clock::stop(self.tab()?).await?;
+        self.time_granted = true;
+        Ok(outcome)
+    }
+
+    async fn reload(&self) -> Result<Outcome, StageError> {
+        let tab = self.tab()?;
+        tab.call(ReloadParams::default(), self.config.deadlines.navigation, "reloading").await?;
+        Ok(Outcome::named(OutcomeName::Ok))
+    }
+
+    async fn do_it(&mut self, action: &Action) -> Result<Outcome, StageError> {
+        let done = Outcome::named(OutcomeName::Ok);
+        match action {
+            Action::Click { at } => return self.click(*at).await,
+            Action::Write { into, content, press_enter } => {
+                act::write(self.tab()?, *into, content, *press_enter).await?;
+            }
+            Action::Scroll { direction } => {
+                let shown = self.shown();
+                self.in_page_time(async |tab| act::scroll(tab, *direction, shown).await).await?;
+            }
+            Action::GoBack => return self.while_it_loads(async |context| context.go_back().await).await,
+            Action::Refresh => return self.while_it_loads(async |context| context.reload().await).await,
+            Action::Restart => {
+                let start = self.task.start_url.clone();
+                return self.while_it_loads(async |context| context.navigate(&start).await).await;
+            }
+            Action::Goto { url } => {
+                return self.while_it_loads(async |context| context.goto(url).await).await;
+            }
+            Action::Wait { seconds } => self.wait(*seconds).await?,
+            Action::Drag { from, to } => {
+                self.in_page_time(async |tab| act::drag(tab, *from, *to).await).await?;
+            }
+            Action::SelectTab { index } => return self.select_tab(*index),
+            Action::PressKey { key } => match act::key_named(key) {
+                Some((modifiers, key)) => act::press_times(self.tab()?, key, modifiers, 1).await?,
+                None => {
+                    let why = format!(
+                        "there is no key {key:?}; use names such as Enter, Tab, ArrowDown or Control+a"
+                    );
+                    return Ok(Outcome::told(OutcomeName::InvalidAction, why));
+                }
+            },
+            Action::Answer { .. } => return Ok(Outcome::named(OutcomeName::Answered)),
+        }
+        Ok(done)
+    }
+
+    async fn wait(&mut self, seconds: u8) -> Result<(), StageError> {
+        match self.clock_stopped {
+            true => {
+                self.time_granted = true;
+                clock::advance(self.tab()?, u32::from(seconds) * 1000).await
+            }
+            false => {
+                tokio::time::sleep(Duration::from_secs(u64::from(seconds))).await;
+                Ok(())
+            }
+        }
+    }
+
+    /// While page time stands still a turned wheel and a move with a button held are never answered: they get their time while they happen.
+    async fn in_page_time(
+        &mut self,
+        input: impl AsyncFnOnce(&Tab) -> Result<(), StageError>,
+    ) -> Result<(), StageError> {
+        let Clock::Virtual { step_millis } = self.task.clock else { return input(self.tab()?).await };
+        self.time_granted = true;
+        let tab = self.tab()?;
+        let (passed, done) = tokio::join!(clock::advance(tab, step_millis), input(tab));
+        passed.and(done)
+    }
+
+    fn select_tab(&mut self, index: u32) -> Result<Outcome, StageError> {
+        let place = index as usize;
+        if place >= self.tabs.len() {
+            let why = format!("there is no tab {index}; there are {}", self.tabs.len());
+            return Ok(Outcome::told(OutcomeName::NoSuchTab, why));
+        }
+        self.active = place;
+        Ok(Outcome::named(OutcomeName::Ok))
+    }
+
+    /// The part of the page that the policy is shown.
+    fn shown(&self) -> Size {
+        self.task.observation.clip.unwrap_or(self.task.viewport)
+    }
+
+    fn is_outside(&self, action: &Action) -> bool {
+        let Size { width, height } = self.shown();
+        let outside =
+            |at: &PagePoint| !(0.0..=width as f32).contains(&at.x) || !(0.0..=height as f32).contains(&at.y);
+        match action {
+            Action::Drag { from, to } => outside(from) || outside(to),
+            other => other.point().is_some_and(|at| outside(&at)),
+        }
+    }
+
+    /// What happened beside the action is worth more to the policy than that it was carried out.
+    fn beside(&mut self, outcome: Outcome) -> Outcome {
+        let (dialogs, text) = self.tabs.iter().map(Tab::dialogs).fold((0, String::new()), |all, one| {
+            (all.0 + one.0, if one.1.is_empty() { all.1 } else { one.1 })
+        });
+        let popups = std::mem::take(&mut self.popups_closed);
+        if outcome.name != OutcomeName::Ok {
+            self.dialogs_told = dialogs;
+            return outcome;
+        }
+        if dialogs > self.dialogs_told {
+            self.dialogs_told = dialogs;
+            DialogDismissed { of: &self.of }.emit();
+            return Outcome::told(OutcomeName::DialogDismissed, format!("a dialog was dismissed: {text}"));
+        }
+        if popups > 0 {
+            let most = self.config.tabs_max;
+            return Outcome::told(
+                OutcomeName::PopupClosed,
+                format!("{popups} tabs were closed; at most {most} stay open"),
+            );
+        }
+        outcome
+    }
+
+    async fn settle_page(&mut self) -> Result<bool, StageError> {
+        let Clock::Virtual { step_millis } = self.task.clock else {
+            let settled = settle::settle(self.tab()?, self.config.settle).await?;
+            self.notice().await?;
+            return Ok(settled);
+        };
+        if !std::mem::take(&mut self.time_granted) {
+            clock::advance(self.tab()?, step_millis).await?;
+        }
+        Ok(true)
+    }
+}
+
+#[async_trait]
+impl Stage for Context {
+    fn browser(&self) -> &str {
+        &self.running.name
+    }
+
+    async fn begin(&mut self) -> Result<Option<String>, StageError> {
+        let outcome = self.navigate(&self.task.start_url.clone()).await?;
+        if outcome.name == OutcomeName::NavigationFailed {
+            return Err(StageError::Failed(format!("the start page did not load: {}", outcome.detail)));
+        }
+        settle::settle(self.tab()?, self.config.settle).await?;
+        self.start_page_is_there().await?;
+        let goal = match self.task.hooks.start_with(self.task.seed) {
+            None => None,
+            Some(start) => {
+                let told = script::in_page(
+                    self.tab()?,
+                    &start,
+                    self.config.deadlines.navigation,
+                    "the task to start",
+                )
+                .await?;
+                told.as_str().map(str::to_owned)
+            }
+        };
+        if let Clock::Virtual { .. } = self.task.clock {
+            clock::stop(self.tab()?).await?;
+            self.clock_stopped = true;
+        }
+        Ok(goal)
+    }
+
+    async fn observe(&mut self) -> Result<Observation, StageError> {
+        self.notice().await?;
+        let tab = self.tab()?;
+        let others: Vec<(usize, &Tab)> = self
+            .tabs
+            .iter()
+            .enumerate()
+            .filter(|(place, tab)| *place != self.active && !tab.has_crashed())
+            .collect();
+        let look = Look {
+            tab,
+            place: self.active,
+            others: &others,
+            spec: &self.task.observation,
+            viewport: self.task.viewport,
+            with_axtree: self.config.axtree,
+            with_marks: self.config.marks,
+        };
+        observe::observe(&look).await
+    }
+
+    async fn hint(&mut self, goal: &str, step: u32) -> Result<Option<Hint>, StageError> {
+        let Some(solve) = &self.task.hooks.solve else { return Ok(None) };
+        let (goal, seed) = (Value::String(goal.to_owned()), self.task.seed);
+        let call = format!("(async (goal, seed, step) => {{ {solve}\n }})({goal}, {seed}, {step})");
+        let hint =
+            script::apart(self.tab()?, &call, self.config.deadlines.screenshot, "the demonstration").await?;
+        Ok(Some(Hint { json: hint.to_string() }))
+    }
+
+    async fn act(&mut self, action: &Action) -> Result<Outcome, StageError> {
+        if self.is_outside(action) {
+            return Ok(Outcome::told(OutcomeName::OutsidePage, "the point lies outside the page"));
+        }
+        self.do_it(action).await
+    }
+
+    async fn settle(&mut self, outcome: Outcome) -> Result<Outcome, StageError> {
+        let settled = self.settle_page().await?;
+        let outcome = self.beside(outcome);
+        if !settled && outcome.name == OutcomeName::Ok {
+            return Ok(Outcome::told(OutcomeName::NotSettled, "the page was still changing"));
+        }
+        Ok(outcome)
+    }
+
+    async fn probe(&mut self) -> Result<Option<String>, StageError> {
+        let Some(probe) = self.task.hooks.probe.clone() else { return Ok(None) };
+        let told = script::in_page(self.tab()?, &probe, self.config.deadlines.input, "the probe").await?;
+        Ok(Some(told.to_string()))
+    }
+
+    async fn evidence(&mut self) -> Option<Evidence> {
+        let tab = self.tab().ok()?;
+        let mut seen = picture::screenshot(tab, &self.task.observation, self.task.viewport).await;
+        if matches!(seen, Err(StageError::PageHang { .. })) {
+            tab.stop_script().await.ok()?;
+            seen = picture::screenshot(tab, &self.task.observation, self.task.viewport).await;
+        }
+        let entry = current_entry(tab).await.ok()?;
+        let screenshot = seen.ok()?.bytes;
+        let probe_json = self.probe().await.ok().flatten();
+        Some(Evidence {
+            screenshot: Some(screenshot),
+            url: Some(entry.url),
+            title: Some(entry.title),
+            answer: None,
+            probe_json,
+        })
+    }
+
+    async fn close(self: Box<Self>) {
+        let Context { running, id, egress, tabs, config, .. } = *self;
+        running.forget(&id);
+        drop(tabs);
+        let dispose = DisposeBrowserContextParams::new(id);
+        // The last rung: a browser that cannot throw a context away is thrown away itself.
+        if let Err(StageError::PageHang { .. }) =
+            running.link.call(dispose, config.deadlines.navigation, "throwing a context away").await
+        {
+            running.kill("it could not throw a context away");
+        }
+        egress.close().await;
+    }
+}
+
+fn off_list(reason: BlockReason, host: &str) -> String {
+    match reason {
+        BlockReason::Scheme => "only http and https addresses can be loaded".to_owned(),
+        _ => format!("{host} is not among the hosts of this task"),
+    }
+}

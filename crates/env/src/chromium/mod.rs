@@ -1,0 +1,24 @@
+//! Real pages: a supervised pool of headless Chromium processes, one browser context a trajectory.
+//!
+//! From the outside in: `pool.rs` keeps processes, `process.rs` starts and ends one, `link.rs` speaks with it and notices its death,
+//! `context.rs` is the stage of one trajectory, `tab.rs` one page of it. What is done to a page has a file a verb: `act.rs`,
+//! `observe.rs` (with `picture.rs`, `marks.rs` and `paint.rs`), `settle.rs`, `script.rs`, `select.rs`, `clock.rs`.
+
+mod act;
+mod clock;
+mod context;
+mod link;
+mod marks;
+mod observe;
+mod paint;
+mod picture;
+mod pool;
+mod process;
+mod script;
+mod select;
+mod selftest;
+mod settle;
+mod tab;
+
+pub use pool::{Chromium, Health};
+pub use process::{BrowserError, LOOKED_FOR};

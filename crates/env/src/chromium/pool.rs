@@ -1,0 +1,294 @@
+//! A pool of browsers: contexts are the unit, a process holds about 25 of them, a dead process is replaced.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use chromiumoxide::cdp::browser_protocol::browser::BrowserContextId;
+use chromiumoxide::cdp::browser_protocol::target::{EventTargetCreated, EventTargetDestroyed};
+use furrow_rollout::{Assignment, EnvironmentFingerprint, Size, Task};
+use furrow_telemetry::{BrowserDeath, BrowserDied, BrowserStarted, BrowserStopped};
+use futures::StreamExt;
+use tokio::sync::{Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use super::context::{CHANGES_MAX, Change, Context};
+use super::link::Link;
+use super::process::{BrowserError, Process, sandboxed, sweep};
+use super::selftest;
+use crate::config::BrowserConfig;
+use crate::egress::{Egress, EgressLimits};
+use crate::hosts::AllowList;
+use crate::sites::Sites;
+use crate::stage::{Stage, StageError, Stages};
+
+/// Contexts made at once: each costs 0.2 s of CPU, and a hundred together starve each other.
+const OPENING_MAX: usize = 4;
+
+/// A process that starts again and again is given up for this attempt.
+const STARTS_MAX: u32 = 3;
+
+/// A pool of headless Chromium processes.
+pub struct Chromium {
+    config: Arc<BrowserConfig>,
+    sites: Arc<Sites>,
+    egress: EgressLimits,
+    health: Health,
+    processes: tokio::sync::Mutex<Vec<Arc<Running>>>,
+    opening: Semaphore,
+}
+
+/// What the pool says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Health {
+    /// Product and version.
+    pub product: String,
+    /// Whether renderers run under a seccomp filter.
+    pub sandbox: bool,
+    /// How long the self-test took.
+    pub self_test: Duration,
+}
+
+/// A process with its link and the contexts in it.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub link: Link,
+    pub product: String,
+    process: Process,
+    /// Its name in the log.
+    pub name: String,
+    screen: Size,
+    contexts: AtomicUsize,
+    listeners: Mutex<HashMap<BrowserContextId, mpsc::Sender<Change>>>,
+    stopped: CancellationToken,
+}
+
+impl Chromium {
+    /// Removes what dead workers left, starts a browser and tests it. `sites` are served to every context that may reach them.
+    pub async fn start(
+        config: BrowserConfig,
+        sites: Arc<Sites>,
+        egress: EgressLimits,
+    ) -> Result<Self, BrowserError> {
+        sweep();
+        let config = Arc::new(config);
+        let mut starts = 1;
+        let health = loop {
+            match tested(&config).await {
+                Ok(health) => break health,
+                // A browser may be killed while it is tested, like any other process.
+                Err(error) if starts < STARTS_MAX && error.may_pass() => {
+                    tracing::warn!(%error, starts, "the first browser failed; trying another");
+                    starts += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        Ok(Self {
+            config,
+            sites,
+            egress,
+            health,
+            processes: tokio::sync::Mutex::default(),
+            opening: Semaphore::new(OPENING_MAX),
+        })
+    }
+
+    /// Version, sandbox and self-test.
+    pub fn health(&self) -> &Health {
+        &self.health
+    }
+
+    /// A process with room for one more context whose pages are of this size.
+    async fn place(&self, screen: Size) -> Result<Arc<Running>, BrowserError> {
+        let mut processes = self.processes.lock().await;
+        processes.retain(|running| !running.link.dead.is_cancelled());
+        let room = |running: &&Arc<Running>| {
+            running.screen == screen
+                && running.contexts.load(Ordering::SeqCst) < self.config.contexts_per_browser as usize
+        };
+        if let Some(running) =
+            processes.iter().filter(room).min_by_key(|running| running.contexts.load(Ordering::SeqCst))
+        {
+            running.contexts.fetch_add(1, Ordering::SeqCst);
+            return Ok(running.clone());
+        }
+        // A page of another size needs a screen of another size; what nobody uses makes room for it.
+        processes.retain(|running| {
+            running.contexts.load(Ordering::SeqCst) > 0 || running.screen == screen || !running.stop()
+        });
+        let mut starts = 0;
+        loop {
+            starts += 1;
+            match Running::start(&self.config, screen).await {
+                Ok(running) => {
+                    running.contexts.fetch_add(1, Ordering::SeqCst);
+                    processes.push(running.clone());
+                    return Ok(running);
+                }
+                Err(error) if starts == STARTS_MAX => return Err(error),
+                Err(error) => tracing::warn!(%error, starts, "a browser did not start; trying again"),
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Stages for Chromium {
+    fn environment(&self, task: Option<&Task>) -> EnvironmentFingerprint {
+        EnvironmentFingerprint {
+            worker: String::new(),
+            browser: self.health.product.clone(),
+            sandbox: self.health.sandbox,
+            locale: self.config.locale.clone(),
+            timezone: self.config.timezone.clone(),
+            viewport: task.map(|task| task.viewport),
+        }
+    }
+
+    async fn open(&self, assignment: &Assignment) -> Result<Box<dyn Stage>, StageError> {
+        let failed = |error: &dyn std::error::Error| StageError::Failed(error.to_string());
+        let task = assignment.task.clone();
+        let allow = AllowList::new(&task.start_url, &task.allow_hosts).map_err(|bad| failed(&bad))?;
+        let _turn = self.opening.acquire().await.map_err(|closed| failed(&closed))?;
+        let running = self.place(task.viewport).await.map_err(|error| failed(&error))?;
+        let seat = Seat(running);
+        let egress = Egress::open(self.sites.clone(), allow, Some(assignment.ancestry.clone()), self.egress)
+            .await
+            .map_err(|error| failed(&error))?;
+        let of = assignment.ancestry.clone();
+        Ok(Box::new(Context::open(seat, self.config.clone(), of, task, egress).await?))
+    }
+
+    async fn close(&self) {
+        self.processes.lock().await.drain(..).for_each(|running| {
+            running.stop();
+        });
+    }
+}
+
+impl Running {
+    async fn start(config: &BrowserConfig, screen: Size) -> Result<Arc<Self>, BrowserError> {
+        let began = Instant::now();
+        let process = Process::start(config, screen).await?;
+        let link = Link::connect(&process.address).await?;
+        let version = link.browser.version().await.map_err(super::link::broken)?;
+        let (created, destroyed) = link.targets().await?;
+        let running = Arc::new(Self {
+            link,
+            product: version.product,
+            name: format!("browser-{}", process.index),
+            process,
+            screen,
+            contexts: AtomicUsize::new(0),
+            listeners: Mutex::default(),
+            stopped: CancellationToken::new(),
+        });
+        let micros = began.elapsed().as_micros() as u64;
+        let (browser, pid) = (running.name.as_str(), running.process.pid);
+        BrowserStarted { browser, pid, product: &running.product, micros }.emit();
+        tokio::spawn(watch(running.clone(), created, destroyed));
+        Ok(running)
+    }
+
+    /// Tells a context of tabs that come and go in it.
+    pub fn register(&self, id: &BrowserContextId) -> mpsc::Receiver<Change> {
+        let (sender, receiver) = mpsc::channel(CHANGES_MAX);
+        self.listeners().insert(id.clone(), sender);
+        receiver
+    }
+
+    /// Stops telling.
+    pub fn forget(&self, id: &BrowserContextId) {
+        self.listeners().remove(id);
+    }
+
+    /// Kills the process; every context in it dies.
+    pub fn kill(&self, why: &str) {
+        tracing::warn!(browser = self.name, why, "a browser is killed");
+        self.process.kill();
+    }
+
+    /// Ends the process in order. Always true, for `retain`.
+    fn stop(&self) -> bool {
+        self.stopped.cancel();
+        self.process.kill();
+        true
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, HashMap<BrowserContextId, mpsc::Sender<Change>>> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands a change on to its context. A context that does not look loses what is too much.
+    fn tell(&self, context: Option<&BrowserContextId>, change: Change) {
+        if let Some(listener) = context.and_then(|id| self.listeners().get(id).cloned()) {
+            listener.try_send(change).ok();
+        }
+    }
+}
+
+/// Starts a browser, tests it and ends it: the test crashes pages on purpose, and trajectories get browsers that saw none of it.
+async fn tested(config: &BrowserConfig) -> Result<Health, BrowserError> {
+    let began = Instant::now();
+    let running = Running::start(config, Size::new(1280, 720)).await?;
+    let outcome = selftest::run(&running, config).await;
+    let sandbox = sandboxed(running.process.pid);
+    running.stop();
+    outcome?;
+    Ok(Health { product: running.product.clone(), sandbox, self_test: began.elapsed() })
+}
+
+/// Follows a process until it is gone, then says so to everybody.
+async fn watch(
+    running: Arc<Running>,
+    mut created: chromiumoxide::listeners::EventStream<EventTargetCreated>,
+    mut destroyed: chromiumoxide::listeners::EventStream<EventTargetDestroyed>,
+) {
+    let mut homes = HashMap::new();
+    loop {
+        tokio::select! {
+            () = running.process.ended() => break,
+            () = running.link.dead.cancelled() => break,
+            Some(event) = created.next() => {
+                let info = &event.target_info;
+                if info.r#type == "page" && let Some(context) = &info.browser_context_id {
+                    homes.insert(info.target_id.clone(), context.clone());
+                    running.tell(Some(context), Change::Opened(info.target_id.clone()));
+                }
+            }
+            Some(event) = destroyed.next() => {
+                let home = homes.remove(&event.target_id);
+                running.tell(home.as_ref(), Change::Closed(event.target_id.clone()));
+            }
+        }
+    }
+    running.link.dead.cancel();
+    running.process.kill();
+    let (browser, pid) = (running.name.as_str(), running.process.pid);
+    if running.stopped.is_cancelled() {
+        BrowserStopped { browser, pid }.emit();
+    } else {
+        BrowserDied { browser, pid, death: BrowserDeath::Exited, detail: &running.process.messages() }.emit();
+    }
+}
+
+/// A context's place in its process, given back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Seat(Arc<Running>);
+
+impl std::ops::Deref for Seat {
+    type Target = Running;
+
+    fn deref(&self) -> &Running {
+        &self.0
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.contexts.fetch_sub(1, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,295 @@
+//! The native `<select>` trap: headless Chromium draws the open list into the screenshot, but a mouse event on a drawn row only closes it and
+//! the value stays. So a click on a drawn row is translated: the row is found by geometry and chosen by keyboard, which works.
+//!
+//! Geometry as measured on Chromium 156 (Linux, default theme): the list has a border of 1 px and as many rows as options, each as high as the
+//! font's line plus 8 px, at least 24 px; a group's label is its line plus 5 px, a rule 2 px. It opens below its field where the screen has
+//! room, else above if there is more room there; what does not fit is cut. The screen of a process is the size of its pages (`process.rs`).
+
+use std::collections::BTreeMap;
+
+use furrow_rollout::{PagePoint, Size};
+use serde_json::Value;
+
+use super::script;
+use super::tab::Tab;
+use crate::stage::StageError;
+
+/// An open list as the page describes it.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct OpenList {
+    /// Left, top, right, bottom of the field.
+    field: [f64; 4],
+    /// Height of a line of its font.
+    line: f64,
+    /// Rows from the top.
+    rows: Vec<Row>,
+    /// Index of the option that is chosen, -1 for none.
+    selected: i64,
+    /// Width of the widest option, as far as the page can tell.
+    width: f64,
+    /// What its options are called, by their index.
+    labels: BTreeMap<i64, String>,
+}
+
+/// A row of an open list as it is drawn: an option that can be chosen.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct DrawnRow {
+    pub label: String,
+    /// Left, top, right, bottom.
+    pub bounds: [f64; 4],
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Row {
+    /// An option and its index in the list.
+    Choice { index: i64, enabled: bool },
+    /// A group's name.
+    Label,
+    /// A line between options.
+    Rule,
+}
+
+/// What a click on an open list means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pick {
+    /// An option: so many steps down (or up, if negative) from where the list stands.
+    Steps(i64),
+    /// A row that cannot be chosen; the list stays open.
+    Nothing,
+    /// Outside of the list.
+    Outside,
+}
+
+/// The list that is open in the page, if one is.
+pub(super) async fn opened(tab: &Tab) -> Result<Option<OpenList>, StageError> {
+    match script::apart(tab, OPENED, tab.deadlines.input, "the open list").await {
+        Ok(told) => Ok(OpenList::read(&told)),
+        // The document went away under the question, and its list with it.
+        Err(StageError::Failed(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Index of the option that is chosen in the list that has the focus.
+pub(super) async fn chosen(tab: &Tab) -> Result<Option<i64>, StageError> {
+    let script =
+        "document.activeElement instanceof HTMLSelectElement ? document.activeElement.selectedIndex : null";
+    Ok(script::apart(tab, script, tab.deadlines.input, "the chosen option").await?.as_i64())
+}
+
+impl OpenList {
+    /// What a click at this point of the page means.
+    pub fn pick(&self, at: PagePoint, screen: Size) -> Pick {
+        let [left, top, right, bottom] = self.bounds(screen);
+        let (x, y) = (f64::from(at.x), f64::from(at.y));
+        if y < top || y >= bottom || x < left || x >= right {
+            return Pick::Outside;
+        }
+        let mut row_top = top + 1.0;
+        for row in &self.rows {
+            let row_bottom = row_top + self.height(*row);
+            if y < row_bottom {
+                return self.steps_to(*row);
+            }
+            row_top = row_bottom;
+        }
+        Pick::Nothing
+    }
+
+    /// The index a pick will have chosen.
+    pub fn index_after(&self, steps: i64) -> Option<i64> {
+        let enabled: Vec<i64> = self.enabled().collect();
+        let here = self.here(&enabled);
+        enabled.get(usize::try_from(here + steps).ok()?).copied()
+    }
+
+    /// Left, top, right, bottom of the drawn list.
+    pub fn bounds(&self, screen: Size) -> [f64; 4] {
+        let (top, bottom) = self.span(screen);
+        let [left, _, right, _] = self.field;
+        [left, top, right.max(left + self.width), bottom]
+    }
+
+    /// The rows that are drawn and can be chosen.
+    pub fn drawn(&self, screen: Size) -> Vec<DrawnRow> {
+        let [left, top, right, bottom] = self.bounds(screen);
+        let mut row_top = top + 1.0;
+        let mut drawn = Vec::new();
+        for row in &self.rows {
+            let row_bottom = row_top + self.height(*row);
+            if let Row::Choice { index, enabled: true } = row
+                && row_bottom <= bottom
+            {
+                let label = self.labels.get(index).cloned().unwrap_or_default();
+                drawn.push(DrawnRow { label, bounds: [left, row_top, right, row_bottom] });
+            }
+            row_top = row_bottom;
+        }
+        drawn
+    }
+
+    /// Top and bottom of the drawn list.
+    fn span(&self, screen: Size) -> (f64, f64) {
+        let [_, field_top, _, field_bottom] = self.field;
+        let height = 2.0 + self.rows.iter().map(|row| self.height(*row)).sum::<f64>();
+        let below = f64::from(screen.height) - field_bottom;
+        if height <= below || below >= field_top {
+            (field_bottom, field_bottom + height.min(below))
+        } else {
+            (field_top - height.min(field_top), field_top)
+        }
+    }
+
+    fn height(&self, row: Row) -> f64 {
+        match row {
+            Row::Choice { .. } => (self.line + 8.0).max(24.0),
+            Row::Label => self.line + 5.0,
+            Row::Rule => 2.0,
+        }
+    }
+
+    fn steps_to(&self, row: Row) -> Pick {
+        let Row::Choice { index, enabled: true } = row else { return Pick::Nothing };
+        let enabled: Vec<i64> = self.enabled().collect();
+        match enabled.iter().position(|other| *other == index) {
+            Some(there) => Pick::Steps(there as i64 - self.here(&enabled)),
+            None => Pick::Nothing,
+        }
+    }
+
+    /// Place of the chosen option among those that can be chosen; one above the first when none is.
+    fn here(&self, enabled: &[i64]) -> i64 {
+        enabled.iter().position(|index| *index == self.selected).map_or(-1, |place| place as i64)
+    }
+
+    fn enabled(&self) -> impl Iterator<Item = i64> {
+        self.rows.iter().filter_map(|row| match row {
+            Row::Choice { index, enabled: true } => Some(*index),
+            _ => None,
+        })
+    }
+
+    pub fn read(told: &Value) -> Option<Self> {
+        let number = |key: &str| told.get(key)?.as_f64();
+        let row = |row: &Value| match row.get(0)?.as_str()? {
+            "option" => Some(Row::Choice { index: row.get(1)?.as_i64()?, enabled: row.get(2)?.as_bool()? }),
+            "label" => Some(Row::Label),
+            _ => Some(Row::Rule),
+        };
+        let label = |row: &Value| Some((row.get(1)?.as_i64()?, row.get(3)?.as_str()?.to_owned()));
+        Some(Self {
+            field: [number("left")?, number("top")?, number("right")?, number("bottom")?],
+            line: number("line")?,
+            rows: told.get("rows")?.as_array()?.iter().filter_map(row).collect(),
+            selected: told.get("selected")?.as_i64()?,
+            width: number("width")?,
+            labels: told.get("rows")?.as_array()?.iter().filter_map(label).collect(),
+        })
+    }
+}
+
+/// A list with more rows than this is cut; nobody can see so many.
+pub(super) const OPENED: &str = r"(() => {
+  const field = document.querySelector('select:open');
+  if (!field || field.multiple || field.size > 1) return null;
+  const box = field.getBoundingClientRect();
+  const style = getComputedStyle(field);
+  const pen = new OffscreenCanvas(1, 1).getContext('2d');
+  pen.font = `${style.fontStyle} ${style.fontWeight} ${style.fontSize} ${style.fontFamily}`;
+  const size = pen.measureText('x');
+  const line = Math.round(size.fontBoundingBoxAscent) + Math.round(size.fontBoundingBoxDescent) + Math.round(parseFloat(style.fontSize) * 0.033);
+  const rows = [];
+  let width = 0;
+  const add = (option, dead) => {
+    if (option.hidden || getComputedStyle(option).display === 'none') return;
+    rows.push(['option', option.index, !option.disabled && !dead, option.label.slice(0, 100).toWellFormed()]);
+    width = Math.max(width, pen.measureText(option.label).width + 24);
+  };
+  for (const child of field.children) {
+    if (rows.length > 500) break;
+    if (child instanceof HTMLOptionElement) add(child, false);
+    else if (child instanceof HTMLOptGroupElement) {
+      rows.push(['label']);
+      for (const option of child.querySelectorAll('option')) add(option, child.disabled);
+    } else if (child instanceof HTMLHRElement) rows.push(['rule']);
+  }
+  return { left: box.left, top: box.top, right: box.right, bottom: box.bottom, line, rows, selected: field.selectedIndex, width };
+})()";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(rows: &[Row], top: f64, selected: i64) -> OpenList {
+        // The font of a plain select: 13.33 px, a line of 15 px; its field is 19 px high.
+        OpenList {
+            field: [40.0, top, 108.0, top + 19.0],
+            line: 15.0,
+            rows: rows.to_vec(),
+            selected,
+            width: 60.0,
+            labels: BTreeMap::from([(1, "one".to_owned())]),
+        }
+    }
+
+    fn choices(count: i64) -> Vec<Row> {
+        (0..count).map(|index| Row::Choice { index, enabled: true }).collect()
+    }
+
+    #[track_caller]
+    fn check(list: &OpenList, y: f32, want: Pick) {
+        assert_eq!(list.pick(PagePoint { x: 60.0, y }, Size::new(512, 512)), want, "at {y}");
+    }
+
+    #[test]
+    fn a_drawn_row_is_so_many_steps_away() {
+        let below = list(&choices(6), 40.0, 0);
+        check(&below, 58.0, Pick::Outside);
+        check(&below, 72.0, Pick::Steps(0));
+        check(&below, 96.0, Pick::Steps(1));
+        check(&below, 192.0, Pick::Steps(5));
+        check(&below, 206.0, Pick::Outside);
+        check(&list(&choices(6), 40.0, 3), 72.0, Pick::Steps(-3));
+        check(&list(&choices(6), 40.0, -1), 72.0, Pick::Steps(1));
+    }
+
+    #[test]
+    fn a_list_without_room_below_is_drawn_above() {
+        // Field from 453 to 472: the list of 146 px stands from 307 to 453.
+        let above = list(&choices(6), 453.0, 0);
+        check(&above, 320.0, Pick::Steps(0));
+        check(&above, 440.0, Pick::Steps(5));
+        check(&above, 300.0, Pick::Outside);
+        check(&above, 480.0, Pick::Outside);
+    }
+
+    #[test]
+    fn labels_rules_and_disabled_rows_cannot_be_chosen() {
+        // As drawn: one 60-84, label 84-104, three rows to 176, a dead row to 200, a rule, the last row from 202.
+        let mut rows = vec![Row::Choice { index: 0, enabled: true }, Row::Label];
+        rows.extend((1..4).map(|index| Row::Choice { index, enabled: true }));
+        rows.extend([
+            Row::Choice { index: 4, enabled: false },
+            Row::Rule,
+            Row::Choice { index: 5, enabled: true },
+        ]);
+        let mixed = list(&rows, 40.0, 0);
+        check(&mixed, 94.0, Pick::Nothing);
+        check(&mixed, 116.0, Pick::Steps(1));
+        check(&mixed, 188.0, Pick::Nothing);
+        check(&mixed, 214.0, Pick::Steps(4));
+        let drawn = mixed.drawn(Size::new(512, 512));
+        let spans: Vec<_> =
+            drawn.iter().map(|row| (row.bounds[1], row.bounds[3], row.label.as_str())).collect();
+        let wanted = [
+            (60.0, 84.0, ""),
+            (104.0, 128.0, "one"),
+            (128.0, 152.0, ""),
+            (152.0, 176.0, ""),
+            (202.0, 226.0, ""),
+        ];
+        assert_eq!(spans, wanted);
+        assert_eq!(mixed.drawn(Size::new(512, 130)).len(), 2, "what the screen cuts off is not drawn");
+        assert_eq!(mixed.index_after(4), Some(5));
+    }
+}

@@ -1,0 +1,292 @@
+//! The job's `[env]` section: the browsers, the deadlines of everything a page can keep waiting, and the patience with the other services.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::egress::EgressLimits;
+use crate::retry::Retry;
+use crate::sites::SiteLimits;
+use crate::worker::WorkerConfig;
+
+/// `[env]` as written.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EnvFile {
+    /// Trajectories at once. A core holds 15 to 25 sessions of light pages, fewer of heavy ones.
+    pub sessions_max: u32,
+    /// Chromium headless shell, the program itself; absent: looked for where Debian puts it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub browser: Option<PathBuf>,
+    /// Ordinary user that browsers run as when the worker is root.
+    pub browser_user: String,
+    /// Chromium's own sandbox. Switch it off only inside a container that is one.
+    pub sandbox: bool,
+    /// Browser contexts in one process; more are cheaper, fewer are lost together.
+    pub contexts_per_browser: u32,
+    /// Tabs a context may have open; what a page opens beyond is closed.
+    pub tabs_max: u32,
+    /// Language of every page.
+    pub locale: String,
+    /// Time zone of every page.
+    pub timezone: String,
+    /// Record the page's accessibility text with each observation.
+    pub axtree: bool,
+    /// Draw numbered boxes over what can be acted on into each screenshot, and record what the numbers stand for.
+    pub marks: bool,
+    /// Deadline of a click, a key, a probe.
+    pub input_millis: u64,
+    /// Deadline of a screenshot.
+    pub screenshot_millis: u64,
+    /// Deadline of a navigation or a new tab.
+    pub navigation_millis: u64,
+    /// A page is quiet when nothing changed in it for so long.
+    pub settle_quiet_millis: u64,
+    /// Longest wait for a page to be quiet.
+    pub settle_cap_millis: u64,
+    /// Replies in a row without an action that end a trajectory as `unparsable`.
+    pub unparsable_max: u32,
+    /// One reply of the policy comes within this time.
+    pub policy_millis: u64,
+    /// A policy worker that is away is tried again for so long, then the trajectory ends as `policy_fault`.
+    pub policy_patience_millis: u64,
+    /// One answer of the coordinator comes within this time.
+    pub coordinator_millis: u64,
+    /// A coordinator that is away is tried again for so long, then the worker gives up.
+    pub coordinator_patience_millis: u64,
+    /// Longest time a request for work is held open.
+    pub lease_wait_millis: u64,
+    /// Time for trajectories to end by themselves when the worker is asked to stop.
+    pub drain_grace_millis: u64,
+    /// Connections of one context at once.
+    pub connections_max: u32,
+    /// Largest file of a site that is served.
+    pub site_file_bytes_max: u64,
+    /// Files of sites kept in memory, all together.
+    pub site_cache_bytes_max: u64,
+}
+
+/// A checked `[env]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EnvConfig {
+    /// Trajectories at once.
+    pub sessions_max: u32,
+    /// The browsers.
+    pub browser: BrowserConfig,
+    /// The worker's loops and links.
+    pub worker: WorkerConfig,
+    /// The filter of each context.
+    pub egress: EgressLimits,
+    /// The sites it serves.
+    pub sites: SiteLimits,
+}
+
+/// How browsers are started and how long they may keep us waiting.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BrowserConfig {
+    /// The program; `None`: looked for.
+    pub path: Option<PathBuf>,
+    /// Whom it runs as when we are root.
+    pub user: String,
+    /// Chromium's own sandbox.
+    pub sandbox: bool,
+    /// Contexts in one process.
+    pub contexts_per_browser: u32,
+    /// Tabs in one context.
+    pub tabs_max: u32,
+    /// Language of every page.
+    pub locale: String,
+    /// Time zone of every page.
+    pub timezone: String,
+    /// Whether observations carry accessibility text.
+    pub axtree: bool,
+    /// Whether screenshots bear marks.
+    pub marks: bool,
+    /// Deadlines of commands.
+    pub deadlines: Deadlines,
+    /// When a page counts as quiet.
+    pub settle: Settle,
+}
+
+/// Deadlines of commands to a page. Chromium's protocol library waits 30 s for anything; these are ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deadlines {
+    /// Input, probes, small questions.
+    pub input: Duration,
+    /// Screenshots and layout.
+    pub screenshot: Duration,
+    /// Navigations, new tabs, the start of a task.
+    pub navigation: Duration,
+}
+
+/// When a page counts as quiet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settle {
+    /// Nothing changed for so long.
+    pub quiet: Duration,
+    /// Longest wait.
+    pub cap: Duration,
+}
+
+impl Default for EnvFile {
+    fn default() -> Self {
+        Self {
+            sessions_max: 8,
+            browser: None,
+            browser_user: "nobody".into(),
+            sandbox: true,
+            contexts_per_browser: 25,
+            tabs_max: 8,
+            locale: "en-US".into(),
+            timezone: "UTC".into(),
+            axtree: false,
+            marks: false,
+            input_millis: 5_000,
+            screenshot_millis: 10_000,
+            navigation_millis: 30_000,
+            settle_quiet_millis: 50,
+            settle_cap_millis: 3_000,
+            unparsable_max: 3,
+            policy_millis: 120_000,
+            policy_patience_millis: 60_000,
+            coordinator_millis: 10_000,
+            coordinator_patience_millis: 120_000,
+            lease_wait_millis: 10_000,
+            drain_grace_millis: 30_000,
+            connections_max: 64,
+            site_file_bytes_max: 32 << 20,
+            site_cache_bytes_max: 64 << 20,
+        }
+    }
+}
+
+impl EnvFile {
+    /// Checks every key and reports all that are wrong. A relative `browser` begins at `base`, the job file's folder.
+    pub fn check(self, base: &Path) -> Result<EnvConfig, Vec<String>> {
+        let wrong = self.problems();
+        if wrong.is_empty() { Ok(self.config(base)) } else { Err(wrong) }
+    }
+
+    /// The same with every path absolute.
+    pub fn resolved(mut self, base: &Path) -> Self {
+        self.browser = self.browser.map(|path| base.join(path));
+        self
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let hour = 3_600_000;
+        let whole = [
+            ("sessions_max", u64::from(self.sessions_max), 1, 1_000),
+            ("contexts_per_browser", u64::from(self.contexts_per_browser), 1, 200),
+            ("tabs_max", u64::from(self.tabs_max), 1, 64),
+            ("input_millis", self.input_millis, 100, 60_000),
+            ("screenshot_millis", self.screenshot_millis, 100, 60_000),
+            // The protocol library gives up after 30 s by itself.
+            ("navigation_millis", self.navigation_millis, 100, 30_000),
+            ("settle_quiet_millis", self.settle_quiet_millis, 1, 10_000),
+            ("settle_cap_millis", self.settle_cap_millis, 1, 20_000),
+            ("unparsable_max", u64::from(self.unparsable_max), 1, 1_000),
+            ("policy_millis", self.policy_millis, 100, hour),
+            ("policy_patience_millis", self.policy_patience_millis, 0, hour),
+            ("coordinator_millis", self.coordinator_millis, 100, hour),
+            ("coordinator_patience_millis", self.coordinator_patience_millis, 0, 24 * hour),
+            ("lease_wait_millis", self.lease_wait_millis, 0, hour),
+            ("drain_grace_millis", self.drain_grace_millis, 0, 24 * hour),
+            ("connections_max", u64::from(self.connections_max), 6, 1_000),
+            ("site_file_bytes_max", self.site_file_bytes_max, 1, 1 << 32),
+            ("site_cache_bytes_max", self.site_cache_bytes_max, 0, 1 << 36),
+        ];
+        let out = |&(_, value, least, most): &(&str, u64, u64, u64)| !(least..=most).contains(&value);
+        let mut wrong: Vec<String> = whole
+            .iter()
+            .filter(|row| out(row))
+            .map(|(key, value, least, most)| format!("env.{key}: {value}; use {least} to {most}"))
+            .collect();
+        for (key, text) in
+            [("browser_user", &self.browser_user), ("locale", &self.locale), ("timezone", &self.timezone)]
+        {
+            if text.is_empty() || text.len() > 64 || text.contains(char::is_whitespace) {
+                wrong.push(format!(
+                    "env.{key}: {text:?}; use a name such as \"nobody\", \"en-US\" or \"UTC\""
+                ));
+            }
+        }
+        wrong
+    }
+
+    fn config(self, base: &Path) -> EnvConfig {
+        let millis = Duration::from_millis;
+        let retry =
+            |patience| Retry { first: millis(50), longest: millis(2_000), patience: millis(patience) };
+        EnvConfig {
+            sessions_max: self.sessions_max,
+            browser: BrowserConfig {
+                path: self.browser.map(|path| base.join(path)),
+                user: self.browser_user,
+                sandbox: self.sandbox,
+                contexts_per_browser: self.contexts_per_browser,
+                tabs_max: self.tabs_max,
+                locale: self.locale,
+                timezone: self.timezone,
+                axtree: self.axtree,
+                marks: self.marks,
+                deadlines: Deadlines {
+                    input: millis(self.input_millis),
+                    screenshot: millis(self.screenshot_millis),
+                    navigation: millis(self.navigation_millis),
+                },
+                settle: Settle {
+                    quiet: millis(self.settle_quiet_millis),
+                    cap: millis(self.settle_cap_millis),
+                },
+            },
+            worker: WorkerConfig {
+                sessions_max: self.sessions_max,
+                lease_wait: millis(self.lease_wait_millis),
+                call_deadline: millis(self.coordinator_millis),
+                coordinator_retry: retry(self.coordinator_patience_millis),
+                policy_deadline: millis(self.policy_millis),
+                policy_retry: retry(self.policy_patience_millis),
+                unparsable_max: self.unparsable_max,
+                drain_grace: millis(self.drain_grace_millis),
+            },
+            egress: EgressLimits {
+                connections_max: self.connections_max as usize,
+                header_bytes_max: 64 << 10,
+                deadline: millis(self.navigation_millis),
+            },
+            sites: SiteLimits {
+                file_bytes_max: self.site_file_bytes_max,
+                cache_bytes_max: self.site_cache_bytes_max,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(change: impl FnOnce(&mut EnvFile), want: &[&str]) {
+        let mut file = EnvFile::default();
+        change(&mut file);
+        let got = file.check(Path::new("/")).err().unwrap_or_default();
+        assert_eq!(got, want);
+    }
+
+    #[test]
+    fn every_wrong_key_is_named_at_once() {
+        check(|_| {}, &[]);
+        check(|file| file.sessions_max = 0, &["env.sessions_max: 0; use 1 to 1000"]);
+        check(
+            |file| (file.tabs_max, file.navigation_millis, file.locale) = (65, 40_000, String::new()),
+            &[
+                "env.tabs_max: 65; use 1 to 64",
+                "env.navigation_millis: 40000; use 100 to 30000",
+                "env.locale: \"\"; use a name such as \"nobody\", \"en-US\" or \"UTC\"",
+            ],
+        );
+    }
+}

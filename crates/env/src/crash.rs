@@ -1,0 +1,25 @@
+//! Places where a test may stop the process. A build without the feature `failpoints` has none of them.
+
+/// All fail points of this crate, in the order of a trajectory. `FAILPOINTS=env.before_record=return` kills the process there as kill -9 would.
+pub const ENV_FAIL_POINTS: [&str; 4] =
+    ["env.before_record", "env.after_record", "env.before_finish", "env.after_finish"];
+
+/// A place a test can make deadly.
+#[cfg(feature = "failpoints")]
+pub(crate) fn point(name: &str) {
+    fail::fail_point!(name, |_| die());
+}
+
+/// Nothing.
+#[cfg(not(feature = "failpoints"))]
+pub(crate) fn point(_name: &str) {}
+
+/// No destructor runs and nothing is flushed.
+#[cfg(feature = "failpoints")]
+fn die() {
+    use rustix::process::{Signal, getpid, kill_process};
+    kill_process(getpid(), Signal::KILL).expect("a process may kill itself");
+    loop {
+        std::thread::park();
+    }
+}

@@ -1,0 +1,30 @@
+//! A browser a trajectory: serves sites, filters egress, observes, acts, reports evidence.
+//!
+//! From the outside in: `worker.rs` leases trajectories and keeps them alive, `attempt.rs` acts one of them out between its policy
+//! (`policy_link.rs`) and the coordinator (`coordinator_link.rs`), on a stage (`stage.rs`): a real browser context (`chromium/`) or air
+//! (`sim.rs`). Pages are served by `sites.rs`; `egress.rs` is their only way out and `hosts.rs` says where it may lead.
+
+mod attempt;
+mod chromium;
+mod config;
+mod coordinator_link;
+mod crash;
+mod egress;
+mod held;
+mod hosts;
+mod policy_link;
+mod retry;
+pub mod sim;
+mod sites;
+mod stage;
+mod worker;
+
+pub use chromium::{BrowserError, Chromium, Health, LOOKED_FOR};
+pub use config::{BrowserConfig, Deadlines, EnvConfig, EnvFile, Settle};
+pub use crash::ENV_FAIL_POINTS;
+pub use egress::{BLOCKED_HOSTS_MAX, Blocked, Egress, EgressLimits};
+pub use hosts::{AllowList, BadEntry, HostName, OffLimits, Place};
+pub use retry::Retry;
+pub use sites::{Root, Site, SiteError, SiteLimits, Sites};
+pub use stage::{Stage, StageError, Stages};
+pub use worker::{Summary, WorkerConfig, WorkerError, run};

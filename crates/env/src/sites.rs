@@ -1,0 +1,663 @@
+//! The static sites a worker serves itself, each under a host name of its own.
+//!
+//! A site is a folder or a part of a zip archive (the MiniWoB++ wheel is one). Its files are read when first asked for and kept in a
+//! bounded cache: a run shows the same pages from its first trajectory to its last.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use http::{Method, Response, StatusCode, Uri, header};
+use http_body_util::Full;
+use zip::ZipArchive;
+use zip::result::ZipError;
+
+use crate::hosts::HostName;
+
+/// One static site.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Site {
+    /// Host name it is served under, over plain http on port 80; resolved by nobody but the worker's own filter.
+    pub host: String,
+    /// Where its files are.
+    pub root: Root,
+}
+
+/// Where a site's files are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Root {
+    /// A folder; nothing outside it is served, whatever links it holds.
+    Folder(PathBuf),
+    /// The entries of a zip archive below a prefix.
+    Zip {
+        /// The archive.
+        path: PathBuf,
+        /// Such as `miniwob/html`; empty for all of it.
+        prefix: String,
+    },
+}
+
+/// All sites of a worker, checked and ready to be asked.
+#[derive(Debug)]
+pub struct Sites {
+    shelves: HashMap<HostName, Arc<Shelf>>,
+    cache: Mutex<Cache>,
+    file_bytes_max: u64,
+}
+
+/// Bounds on what serving may hold in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SiteLimits {
+    /// A larger file is not served.
+    pub file_bytes_max: u64,
+    /// Files kept for the next asker, all sites together.
+    pub cache_bytes_max: u64,
+}
+
+/// Why a site cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum SiteError {
+    /// Its name cannot be a host's.
+    #[error(
+        "site {host:?} cannot be served: use a host name such as starter.test, no address and no localhost"
+    )]
+    Host {
+        /// The name.
+        host: String,
+    },
+    /// Two sites have one name.
+    #[error("site {host:?} is there twice: give each site a host name of its own")]
+    Twice {
+        /// The name.
+        host: String,
+    },
+    /// Its folder cannot be opened.
+    #[error("site {host:?}: folder {path:?} cannot be opened")]
+    Folder {
+        /// The site.
+        host: String,
+        /// Its folder.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Its archive cannot be opened.
+    #[error("site {host:?}: zip archive {path:?} cannot be opened")]
+    Zip {
+        /// The site.
+        host: String,
+        /// Its archive.
+        path: PathBuf,
+        /// Why.
+        source: ZipError,
+    },
+    /// Its archive has nothing below the prefix.
+    #[error("site {host:?}: zip archive {path:?} holds nothing below {prefix:?}")]
+    EmptyPrefix {
+        /// The site.
+        host: String,
+        /// Its archive.
+        path: PathBuf,
+        /// The prefix.
+        prefix: String,
+    },
+}
+
+impl Sites {
+    /// Checks every name and opens every root.
+    pub fn open(sites: &[Site], limits: SiteLimits) -> Result<Self, SiteError> {
+        let mut shelves = HashMap::new();
+        for site in sites {
+            let host =
+                HostName::parse(&site.host).map_err(|_| SiteError::Host { host: site.host.clone() })?;
+            if shelves.insert(host, Arc::new(Shelf::open(site)?)).is_some() {
+                return Err(SiteError::Twice { host: site.host.clone() });
+            }
+        }
+        let cache = Mutex::new(Cache::new(limits.cache_bytes_max));
+        Ok(Self { shelves, cache, file_bytes_max: limits.file_bytes_max })
+    }
+
+    /// Whether a site of this name is served here.
+    pub fn has(&self, host: &HostName) -> bool {
+        self.shelves.contains_key(host)
+    }
+
+    /// Answers one request. Only the path of `uri` is looked at, and its query where a folder is sent on to its own slash.
+    pub async fn answer(&self, host: &HostName, method: &Method, uri: &Uri) -> Response<Full<Bytes>> {
+        if method != Method::GET && method != Method::HEAD {
+            return plain(StatusCode::METHOD_NOT_ALLOWED, "a static site answers GET and HEAD only");
+        }
+        let mut response = match self.find(host, uri.path()).await {
+            Ok(Found::File(file)) => whole(&file),
+            Ok(Found::Folder) => moved(uri),
+            Err(miss) => miss.response(host, uri.path()),
+        };
+        if method == Method::HEAD {
+            let length = hyper::body::Body::size_hint(response.body()).lower();
+            response.headers_mut().insert(header::CONTENT_LENGTH, length.into());
+            *response.body_mut() = Full::default();
+        }
+        response
+    }
+
+    async fn find(&self, host: &HostName, path: &str) -> Result<Found, Miss> {
+        let shelf = self.shelves.get(host).ok_or(Miss::NotFound)?.clone();
+        let relative = relative_path(path)?;
+        let key = (host.clone(), relative.clone());
+        if let Some(file) = self.cache().get(&key) {
+            return Ok(Found::File(file));
+        }
+        let file_bytes_max = self.file_bytes_max;
+        let read = tokio::task::spawn_blocking(move || shelf.find(&relative, file_bytes_max));
+        let found = read.await.map_err(|error| Miss::Unreadable(io::Error::other(error)))??;
+        if let Found::File(file) = &found {
+            self.cache().put(key, file.clone());
+        }
+        Ok(found)
+    }
+
+    fn cache(&self) -> std::sync::MutexGuard<'_, Cache> {
+        // A panic while the lock was held can at worst have lost a cached file.
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An opened root.
+#[derive(Debug)]
+enum Shelf {
+    Folder { root: PathBuf },
+    Zip { archive: ZipArchive<SharedFile>, prefix: String },
+}
+
+/// A file as it is sent.
+#[derive(Debug, Clone)]
+struct SiteFile {
+    bytes: Bytes,
+    media_type: &'static str,
+}
+
+enum Found {
+    File(SiteFile),
+    /// A folder asked for without its slash: relative links of its page would miss it.
+    Folder,
+}
+
+#[derive(Debug)]
+enum Miss {
+    BadPath,
+    NotFound,
+    TooLarge,
+    Unreadable(io::Error),
+}
+
+impl Shelf {
+    fn open(site: &Site) -> Result<Self, SiteError> {
+        match &site.root {
+            Root::Folder(path) => Self::open_folder(&site.host, path),
+            Root::Zip { path, prefix } => Self::open_zip(&site.host, path, prefix),
+        }
+    }
+
+    fn open_folder(host: &str, path: &Path) -> Result<Self, SiteError> {
+        let opened = path.canonicalize().and_then(|root| std::fs::read_dir(&root).map(|_| root));
+        let root = opened.map_err(|source| SiteError::Folder {
+            host: host.to_owned(),
+            path: path.to_owned(),
+            source,
+        })?;
+        Ok(Self::Folder { root })
+    }
+
+    fn open_zip(host: &str, path: &Path, prefix: &str) -> Result<Self, SiteError> {
+        let opened = File::open(path)
+            .map_err(ZipError::Io)
+            .and_then(|file| ZipArchive::new(SharedFile { file: Arc::new(file), at: 0 }));
+        let archive = opened.map_err(|source| SiteError::Zip {
+            host: host.to_owned(),
+            path: path.to_owned(),
+            source,
+        })?;
+        let prefix = match prefix.trim_matches('/') {
+            "" => String::new(),
+            inner => format!("{inner}/"),
+        };
+        if !archive.file_names_raw().any(|name| name.starts_with(prefix.as_bytes())) {
+            let (host, path) = (host.to_owned(), path.to_owned());
+            return Err(SiteError::EmptyPrefix { host, path, prefix });
+        }
+        Ok(Self::Zip { archive, prefix })
+    }
+
+    fn find(&self, relative: &str, file_bytes_max: u64) -> Result<Found, Miss> {
+        match self.read(relative, file_bytes_max) {
+            Ok(bytes) => Ok(Found::File(SiteFile { bytes, media_type: media_type(relative) })),
+            Err(Miss::NotFound) if self.has(&format!("{relative}/index.html")) => Ok(Found::Folder),
+            Err(miss) => Err(miss),
+        }
+    }
+
+    fn has(&self, relative: &str) -> bool {
+        match self {
+            Self::Folder { root } => inside(root, relative).is_ok_and(|path| path.is_file()),
+            Self::Zip { archive, prefix } => archive.index_for_name(&format!("{prefix}{relative}")).is_some(),
+        }
+    }
+
+    fn read(&self, relative: &str, bytes_max: u64) -> Result<Bytes, Miss> {
+        match self {
+            Self::Folder { root } => {
+                let path = inside(root, relative)?;
+                if !path.is_file() {
+                    return Err(Miss::NotFound);
+                }
+                read_capped(File::open(path).map_err(Miss::from)?, bytes_max)
+            }
+            Self::Zip { archive, prefix } => {
+                // A clone shares the file and its table of contents, so that two readers never wait for each other.
+                let mut archive = archive.clone();
+                let entry = archive.by_name(&format!("{prefix}{relative}")).map_err(Miss::from)?;
+                if entry.is_dir() {
+                    return Err(Miss::NotFound);
+                }
+                read_capped(entry, bytes_max)
+            }
+        }
+    }
+}
+
+/// The archive's file, read at positions: a clone costs nothing and keeps its own place.
+#[derive(Debug, Clone)]
+struct SharedFile {
+    file: Arc<File>,
+    at: u64,
+}
+
+impl Read for SharedFile {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read_at(buffer, self.at)?;
+        self.at += count as u64;
+        Ok(count)
+    }
+}
+
+impl Seek for SharedFile {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let target = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+            SeekFrom::End(by) => self.file.metadata()?.len().checked_add_signed(by),
+        };
+        self.at = target.ok_or_else(|| io::Error::other("a seek before the start of the file"))?;
+        Ok(self.at)
+    }
+}
+
+type CacheKey = (HostName, String);
+
+/// The newest files that were read, up to a number of bytes.
+#[derive(Debug)]
+struct Cache {
+    files: HashMap<CacheKey, SiteFile>,
+    order: VecDeque<CacheKey>,
+    bytes: u64,
+    bytes_max: u64,
+}
+
+impl Cache {
+    fn new(bytes_max: u64) -> Self {
+        Self { files: HashMap::new(), order: VecDeque::new(), bytes: 0, bytes_max }
+    }
+
+    fn get(&self, key: &CacheKey) -> Option<SiteFile> {
+        self.files.get(key).cloned()
+    }
+
+    fn put(&mut self, key: CacheKey, file: SiteFile) {
+        let size = file.bytes.len() as u64;
+        if size > self.bytes_max || self.files.contains_key(&key) {
+            return;
+        }
+        while self.bytes + size > self.bytes_max {
+            let oldest = self.order.pop_front().and_then(|oldest| self.files.remove(&oldest));
+            self.bytes -= oldest.map_or(self.bytes, |file| file.bytes.len() as u64);
+        }
+        self.bytes += size;
+        self.order.push_back(key.clone());
+        self.files.insert(key, file);
+    }
+}
+
+/// The path of a file below the root, decoded once: `%2e%2e` is `..` and refused, `%252e` is a file whose name begins with `%2e`.
+fn relative_path(path: &str) -> Result<String, Miss> {
+    let inner = path.strip_prefix('/').ok_or(Miss::BadPath)?;
+    let mut segments = inner.split('/').map(decoded).collect::<Result<Vec<_>, _>>()?;
+    // `/` and `/folder/` name the folder's page.
+    if let Some(last) = segments.last_mut().filter(|last| last.is_empty()) {
+        *last = "index.html".to_owned();
+    }
+    match segments.iter().any(|segment| segment.is_empty() || segment.starts_with('.')) {
+        // Browsers resolve dots before they ask, so dots that arrive were meant to climb; dot files are no part of a site.
+        true => Err(Miss::NotFound),
+        false => Ok(segments.join("/")),
+    }
+}
+
+fn decoded(segment: &str) -> Result<String, Miss> {
+    let mut bytes = Vec::with_capacity(segment.len());
+    let mut rest = segment.as_bytes();
+    while let Some((&first, tail)) = rest.split_first() {
+        let (byte, after) = match first {
+            b'%' => (hex_byte(tail).ok_or(Miss::BadPath)?, &tail[2..]),
+            plain => (plain, tail),
+        };
+        if matches!(byte, b'/' | b'\\' | 0) {
+            return Err(Miss::BadPath);
+        }
+        bytes.push(byte);
+        rest = after;
+    }
+    String::from_utf8(bytes).map_err(|_| Miss::BadPath)
+}
+
+fn hex_byte(digits: &[u8]) -> Option<u8> {
+    let digit = |at: usize| digits.get(at).and_then(|&digit| char::from(digit).to_digit(16));
+    Some((digit(0)? * 16 + digit(1)?) as u8)
+}
+
+/// Where a relative path really lies. Links are followed first and judged afterwards, so none leads out of the root.
+fn inside(root: &Path, relative: &str) -> Result<PathBuf, Miss> {
+    let path = root.join(relative).canonicalize().map_err(Miss::from)?;
+    if path.starts_with(root) { Ok(path) } else { Err(Miss::NotFound) }
+}
+
+fn read_capped(source: impl Read, bytes_max: u64) -> Result<Bytes, Miss> {
+    let mut bytes = Vec::new();
+    source.take(bytes_max + 1).read_to_end(&mut bytes).map_err(Miss::from)?;
+    if bytes.len() as u64 > bytes_max { Err(Miss::TooLarge) } else { Ok(bytes.into()) }
+}
+
+impl From<io::Error> for Miss {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::InvalidFilename => {
+                Self::NotFound
+            }
+            _ => Self::Unreadable(error),
+        }
+    }
+}
+
+impl From<ZipError> for Miss {
+    fn from(error: ZipError) -> Self {
+        match error {
+            ZipError::FileNotFound => Self::NotFound,
+            other => Self::Unreadable(io::Error::other(other)),
+        }
+    }
+}
+
+impl Miss {
+    fn response(self, host: &HostName, path: &str) -> Response<Full<Bytes>> {
+        match self {
+            Self::BadPath => plain(StatusCode::BAD_REQUEST, "this path cannot be a file's"),
+            Self::NotFound => plain(StatusCode::NOT_FOUND, "there is no such page on this site"),
+            Self::TooLarge => {
+                plain(StatusCode::INTERNAL_SERVER_ERROR, "this file is larger than env.site_file_bytes_max")
+            }
+            Self::Unreadable(error) => {
+                tracing::warn!(%host, path, %error, "a file of an offline site cannot be read");
+                plain(StatusCode::INTERNAL_SERVER_ERROR, "this file cannot be read")
+            }
+        }
+    }
+}
+
+fn whole(file: &SiteFile) -> Response<Full<Bytes>> {
+    response(StatusCode::OK, file.media_type, file.bytes.clone())
+}
+
+fn moved(uri: &Uri) -> Response<Full<Bytes>> {
+    let query = uri.query().map_or_else(String::new, |query| format!("?{query}"));
+    let mut response = plain(StatusCode::MOVED_PERMANENTLY, "this folder's address ends in a slash");
+    if let Ok(target) = format!("{}/{query}", uri.path()).try_into() {
+        response.headers_mut().insert(header::LOCATION, target);
+    }
+    response
+}
+
+/// A small page for people: a status and one sentence.
+pub(crate) fn plain(status: StatusCode, sentence: &str) -> Response<Full<Bytes>> {
+    let safe = sentence.replace('&', "&amp;").replace('<', "&lt;");
+    let title = format!("{} {}", status.as_u16(), status.canonical_reason().unwrap_or_default());
+    let page = format!("<!doctype html><title>{title}</title><h1>{title}</h1><p>{safe}</p>");
+    response(status, HTML, page.into())
+}
+
+fn response(status: StatusCode, media_type: &'static str, bytes: Bytes) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(bytes));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static(media_type));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, http::HeaderValue::from_static("nosniff"));
+    // A context is thrown away with its cache, and a page must not differ between its first load and its second.
+    headers.insert(header::CACHE_CONTROL, http::HeaderValue::from_static("no-store"));
+    response
+}
+
+const HTML: &str = "text/html; charset=utf-8";
+
+fn media_type(path: &str) -> &'static str {
+    let extension = path.rsplit('/').next().and_then(|name| name.rsplit_once('.')).map_or("", |(_, end)| end);
+    match extension.to_ascii_lowercase().as_str() {
+        "html" | "htm" => HTML,
+        "css" => "text/css; charset=utf-8",
+        "js" | "mjs" => "text/javascript; charset=utf-8",
+        "json" | "map" => "application/json",
+        "txt" | "md" => "text/plain; charset=utf-8",
+        "csv" => "text/csv; charset=utf-8",
+        "xml" => "application/xml",
+        "svg" => "image/svg+xml",
+        "png" => "image/png",
+        "jpg" | "jpeg" => "image/jpeg",
+        "gif" => "image/gif",
+        "webp" => "image/webp",
+        "avif" => "image/avif",
+        "ico" => "image/x-icon",
+        "woff" => "font/woff",
+        "woff2" => "font/woff2",
+        "ttf" => "font/ttf",
+        "otf" => "font/otf",
+        "wasm" => "application/wasm",
+        "pdf" => "application/pdf",
+        "mp3" => "audio/mpeg",
+        "wav" => "audio/wav",
+        "mp4" => "video/mp4",
+        "webm" => "video/webm",
+        _ => "application/octet-stream",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::BodyExt;
+    use std::io::Write;
+
+    const LIMITS: SiteLimits = SiteLimits { file_bytes_max: 1000, cache_bytes_max: 1500 };
+
+    /// `outside.txt` beside the root, and below it pages, a hidden file and links that lead out and stay in.
+    fn folder() -> tempfile::TempDir {
+        let home = tempfile::tempdir().unwrap();
+        let root = home.path().join("root");
+        std::fs::create_dir_all(root.join("sub")).unwrap();
+        let write = |name: &str, text: &str| std::fs::write(root.join(name), text).unwrap();
+        std::fs::write(home.path().join("outside.txt"), "secret").unwrap();
+        write("index.html", "home");
+        write("sub/index.html", "sub home");
+        write("sub/a b.txt", "spaced");
+        write("%2e.txt", "percent");
+        write(".hidden", "secret");
+        write("large.bin", &"x".repeat(1001));
+        std::os::unix::fs::symlink("../outside.txt", root.join("out.txt")).unwrap();
+        std::os::unix::fs::symlink("..", root.join("up")).unwrap();
+        std::os::unix::fs::symlink("index.html", root.join("in.html")).unwrap();
+        home
+    }
+
+    fn archive() -> tempfile::TempDir {
+        let home = tempfile::tempdir().unwrap();
+        let mut zip = zip::ZipWriter::new(File::create(home.path().join("site.zip")).unwrap());
+        let options = zip::write::SimpleFileOptions::default();
+        for (name, text) in [
+            ("outside.txt", "secret".to_owned()),
+            ("in/index.html", "home".to_owned()),
+            ("in/sub/index.html", "sub home".to_owned()),
+            ("in/sub/a b.txt", "spaced".to_owned()),
+            ("in/%2e.txt", "percent".to_owned()),
+            ("in/.hidden", "secret".to_owned()),
+            ("in/large.bin", "x".repeat(1001)),
+            ("in/in.html", "home".to_owned()),
+        ] {
+            zip.start_file(name, options).unwrap();
+            zip.write_all(text.as_bytes()).unwrap();
+        }
+        zip.finish().unwrap();
+        home
+    }
+
+    fn both() -> (Sites, [tempfile::TempDir; 2]) {
+        let (folder, archive) = (folder(), archive());
+        let zip = Root::Zip { path: archive.path().join("site.zip"), prefix: "/in/".into() };
+        let sites = [
+            Site { host: "folder.test".into(), root: Root::Folder(folder.path().join("root")) },
+            Site { host: "zip.test".into(), root: zip },
+        ];
+        (Sites::open(&sites, LIMITS).unwrap(), [folder, archive])
+    }
+
+    async fn ask(sites: &Sites, host: &str, method: Method, path: &str) -> (u16, String, http::HeaderMap) {
+        // Built by parts: `Uri` refuses nothing that a raw request line could carry.
+        let uri = Uri::try_from(path).unwrap();
+        let answer = sites.answer(&HostName::parse(host).unwrap(), &method, &uri).await;
+        let (parts, body) = answer.into_parts();
+        let text = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
+        (parts.status.as_u16(), text, parts.headers)
+    }
+
+    #[tokio::test]
+    async fn a_folder_and_a_zip_answer_alike() {
+        let (sites, _homes) = both();
+        for host in ["folder.test", "zip.test"] {
+            for (path, status, text) in [
+                ("/", 200, "home"),
+                ("/index.html", 200, "home"),
+                ("/index.html?q=1", 200, "home"),
+                ("/in.html", 200, "home"),
+                ("/sub/", 200, "sub home"),
+                ("/sub/a%20b.txt", 200, "spaced"),
+                ("/%69ndex.html", 200, "home"),
+                ("/%252e.txt", 200, "percent"),
+                ("/sub", 301, "ends in a slash"),
+                ("/missing.html", 404, "no such page"),
+                ("/index.html/more", 404, "no such page"),
+                ("//index.html", 404, "no such page"),
+                ("/sub//index.html", 404, "no such page"),
+                ("/out.txt", 404, "no such page"),
+                ("/up/outside.txt", 404, "no such page"),
+                ("/../outside.txt", 404, "no such page"),
+                ("/sub/../../outside.txt", 404, "no such page"),
+                ("/%2e%2e/outside.txt", 404, "no such page"),
+                ("/.%2e/outside.txt", 404, "no such page"),
+                ("/./index.html", 404, "no such page"),
+                ("/.hidden", 404, "no such page"),
+                ("/..%2foutside.txt", 400, "cannot be a file"),
+                ("/..%5coutside.txt", 400, "cannot be a file"),
+                ("/index.html%00.txt", 400, "cannot be a file"),
+                ("/%ff", 400, "cannot be a file"),
+                ("/%2", 400, "cannot be a file"),
+                ("/%zz", 400, "cannot be a file"),
+                ("/large.bin", 500, "site_file_bytes_max"),
+            ] {
+                let got = ask(&sites, host, Method::GET, path).await;
+                assert!((got.0, got.1.contains(text)) == (status, true), "{host} {path}: {got:?}");
+                assert!(!got.1.contains("secret"), "{host} {path}");
+                assert_eq!(got.2[header::CACHE_CONTROL], "no-store", "{host} {path}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn head_has_the_length_and_no_body_and_nothing_else_is_allowed() {
+        let (sites, _homes) = both();
+        let (status, text, headers) = ask(&sites, "zip.test", Method::HEAD, "/").await;
+        assert_eq!(
+            (status, text.as_str(), &headers[header::CONTENT_LENGTH]),
+            (200, "", &"4".parse().unwrap())
+        );
+        for method in [Method::POST, Method::PUT, Method::DELETE, Method::OPTIONS, Method::TRACE] {
+            assert_eq!(ask(&sites, "zip.test", method, "/").await.0, 405);
+        }
+        let (_, _, headers) = ask(&sites, "zip.test", Method::GET, "/sub?a=1").await;
+        assert_eq!(headers[header::LOCATION], "/sub/?a=1");
+    }
+
+    #[tokio::test]
+    async fn the_cache_stays_below_its_bound_and_keeps_the_newest() {
+        let home = tempfile::tempdir().unwrap();
+        for name in ["a", "b", "c"] {
+            std::fs::write(home.path().join(name), name.repeat(600)).unwrap();
+        }
+        let site = Site { host: "s.test".into(), root: Root::Folder(home.path().to_owned()) };
+        let sites = Sites::open(&[site], LIMITS).unwrap();
+        for path in ["/a", "/b", "/a", "/c"] {
+            assert_eq!(ask(&sites, "s.test", Method::GET, path).await.0, 200);
+        }
+        assert_eq!(sites.cache().bytes, 1200);
+        std::fs::remove_file(home.path().join("a")).unwrap();
+        std::fs::remove_file(home.path().join("c")).unwrap();
+        assert_eq!(ask(&sites, "s.test", Method::GET, "/a").await.0, 404);
+        assert_eq!(ask(&sites, "s.test", Method::GET, "/c").await.1, "c".repeat(600));
+    }
+
+    #[track_caller]
+    fn refused(host: &str, root: Root, want: &str) {
+        let error = Sites::open(&[Site { host: host.into(), root }], LIMITS).unwrap_err();
+        assert!(error.to_string().contains(want), "{error}");
+    }
+
+    #[test]
+    fn a_site_that_cannot_be_served_is_named() {
+        let home = archive();
+        let folder = || Root::Folder(home.path().to_owned());
+        let zip =
+            |name: &str, prefix: &str| Root::Zip { path: home.path().join(name), prefix: prefix.into() };
+        refused("127.0.0.1", folder(), "no address");
+        refused("localhost", folder(), "no address");
+        refused("two words", folder(), "use a host name");
+        refused("s.test", Root::Folder(home.path().join("none")), "cannot be opened");
+        refused("s.test", Root::Folder(home.path().join("site.zip")), "cannot be opened");
+        refused("s.test", zip("none.zip", ""), "cannot be opened");
+        refused("s.test", zip("site.zip", "elsewhere"), "holds nothing below");
+        let twice =
+            [Site { host: "s.test".into(), root: folder() }, Site { host: "S.TEST".into(), root: folder() }];
+        assert!(Sites::open(&twice, LIMITS).unwrap_err().to_string().contains("twice"));
+    }
+
+    #[test]
+    fn media_types_follow_the_last_ending() {
+        for (path, want) in [
+            ("index.html", HTML),
+            ("a/b.min.JS", "text/javascript; charset=utf-8"),
+            ("pic.tar.png", "image/png"),
+            ("v1.2/readme", "application/octet-stream"),
+            ("none", "application/octet-stream"),
+        ] {
+            assert_eq!(media_type(path), want, "{path}");
+        }
+    }
+}

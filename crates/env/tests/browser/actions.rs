@@ -1,0 +1,307 @@
+//! Each action does to a page what a person's hand would.
+
+use furrow_env::Stage;
+use furrow_rollout::{Action, Clock, Direction, ObservationSpec, Outcome, OutcomeName, Size};
+use serde_json::{Value, json};
+
+use crate::ground::{Ground, act, at, click, ground, state};
+
+/// Does the actions on a page and looks at what its `window.state` is then, and at the last outcome.
+async fn check(ground: &Ground, body: &str, actions: Vec<Action>, want: Value, outcome: OutcomeName) {
+    let mut stage = ground.page(body).await;
+    let mut last = Outcome::named(OutcomeName::Ok);
+    for action in actions {
+        // As a policy does: looking may not change what the action meets.
+        stage.observe().await.unwrap();
+        last = act(&mut stage, action).await;
+    }
+    assert_eq!(state(&mut stage).await, want, "{body} then {last:?}");
+    assert_eq!(last.name, outcome, "{body} {last:?}");
+    stage.close().await;
+}
+
+fn write(into: Option<(f32, f32)>, content: &str, press_enter: bool) -> Action {
+    Action::Write { into: into.map(|(x, y)| at(x, y)), content: content.into(), press_enter }
+}
+
+fn key(key: &str) -> Action {
+    Action::PressKey { key: key.into() }
+}
+
+const FIELD: &str = "<form onsubmit='state.sent = f.value; return false'><input id=f value=old style='position:absolute;left:10px;top:10px;width:200px'></form><script>state = {}; f.onkeydown = (e) => { state.keys = (state.keys ?? 0) + 1 }; f.oninput = () => { state.value = f.value }</script>";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn input_reaches_the_page_as_real_events() {
+    let ground = ground().await;
+    let ok = OutcomeName::Ok;
+    let button = "<button onclick='state = {clicked: event.isTrusted}' style='position:absolute;left:100px;top:100px;width:80px;height:40px'>ok</button>";
+    check(&ground, button, vec![click(140.0, 120.0)], json!({"clicked": true}), ok).await;
+    check(&ground, button, vec![click(50.0, 50.0)], json!({}), ok).await;
+    check(&ground, button, vec![click(600.0, 50.0)], json!({}), OutcomeName::OutsidePage).await;
+
+    check(
+        &ground,
+        FIELD,
+        vec![write(Some((50.0, 20.0)), "blue mug", true)],
+        json!({"keys": 10, "value": "blue mug", "sent": "blue mug"}),
+        ok,
+    )
+    .await;
+    check(
+        &ground,
+        FIELD,
+        vec![write(Some((50.0, 20.0)), "žluťoučký", false)],
+        json!({"keys": 1, "value": "žluťoučký"}),
+        ok,
+    )
+    .await;
+    check(
+        &ground,
+        FIELD,
+        vec![click(50.0, 20.0), key("End"), write(None, "er", false)],
+        json!({"keys": 3, "value": "older"}),
+        ok,
+    )
+    .await;
+    check(
+        &ground,
+        FIELD,
+        vec![click(50.0, 20.0), key("Control+a"), key("Hyper+x")],
+        json!({"keys": 1}),
+        OutcomeName::InvalidAction,
+    )
+    .await;
+
+    let tall = "<div style='height:3000px'></div><script>state = {}; onscroll = () => { state.y = scrollY }</script>";
+    let down = Action::Scroll { direction: Direction::Down };
+    check(&ground, tall, vec![down.clone()], json!({"y": 410}), ok).await;
+    check(
+        &ground,
+        tall,
+        vec![down.clone(), down.clone(), Action::Scroll { direction: Direction::Up }],
+        json!({"y": 410}),
+        ok,
+    )
+    .await;
+    let nested = "<div id=box style='position:absolute;left:56px;top:56px;width:400px;height:400px;overflow:auto'><div style='height:2000px'></div></div><script>state = {}; box.onscroll = () => { state.inner = box.scrollTop > 300 }</script>";
+    check(&ground, nested, vec![down], json!({"inner": true}), ok).await;
+
+    let mouse = "<script>state = {moves: 0}; onmousedown = (e) => { state.from = [e.x, e.y] }; onmousemove = (e) => { if (e.buttons === 1) state.moves++ }; onmouseup = (e) => { state.to = [e.x, e.y] }</script>";
+    let drag = Action::Drag { from: at(40.0, 50.0), to: at(240.0, 150.0) };
+    check(&ground, mouse, vec![drag.clone()], json!({"moves": 6, "from": [40, 50], "to": [240, 150]}), ok)
+        .await;
+    let native = "<div draggable=true id=d style='position:absolute;left:20px;top:30px;width:60px;height:40px;background:red' ondragstart='event.dataTransfer.setData(\"text\", \"it\")'></div><div style='position:absolute;left:200px;top:100px;width:100px;height:100px;background:blue' ondragover='event.preventDefault()' ondrop='state = {dropped: event.dataTransfer.getData(\"text\")}'></div>";
+    check(&ground, native, vec![drag], json!({"dropped": "it"}), ok).await;
+    ground.close().await;
+}
+
+/// A select of so many options at a place; the page tells the chosen value.
+fn list(style: &str, options: &str) -> String {
+    format!(
+        "<select id=s style='position:absolute;{style}' onchange='state = {{value: s.value}}'>{options}</select><script>state = {{}}</script>"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_click_on_a_drawn_row_of_a_native_list_chooses_it() {
+    let ground = ground().await;
+    let chosen = OutcomeName::OptionChosen;
+    let six: String = (0..6).map(|index| format!("<option>Row {index}</option>")).collect();
+    let value = |value: &str| json!({ "value": value });
+    // Below: the field ends at 59, rows of 24 px from 60 on.
+    check(
+        &ground,
+        &list("left:40px;top:40px", &six),
+        vec![click(60.0, 49.0), click(60.0, 132.0)],
+        value("Row 3"),
+        chosen,
+    )
+    .await;
+    // 16 px: the field ends at 61, rows of 26 px.
+    check(
+        &ground,
+        &list("left:40px;top:40px;font-size:16px", &six),
+        vec![click(60.0, 49.0), click(60.0, 205.0)],
+        value("Row 5"),
+        chosen,
+    )
+    .await;
+    // No room below: rows from 308 on.
+    check(
+        &ground,
+        &list("left:40px;bottom:40px", &six),
+        vec![click(60.0, 462.0), click(60.0, 344.0)],
+        value("Row 1"),
+        chosen,
+    )
+    .await;
+    let mixed =
+        "<option>one<optgroup label=G><option>two<option>three</optgroup><option disabled>no<hr><option>yes";
+    check(
+        &ground,
+        &list("left:40px;top:40px", mixed),
+        vec![click(60.0, 49.0), click(60.0, 140.0)],
+        value("three"),
+        chosen,
+    )
+    .await;
+    check(
+        &ground,
+        &list("left:40px;top:40px", mixed),
+        vec![click(60.0, 49.0), click(60.0, 164.0), click(60.0, 190.0)],
+        value("yes"),
+        chosen,
+    )
+    .await;
+    // Upwards from a chosen option, and away from the list.
+    let fifth = six.replace("<option>Row 4", "<option selected>Row 4");
+    check(
+        &ground,
+        &list("left:40px;top:40px", &fifth),
+        vec![click(60.0, 49.0), click(60.0, 84.0)],
+        value("Row 1"),
+        chosen,
+    )
+    .await;
+    check(
+        &ground,
+        &list("left:40px;top:40px", &six),
+        vec![click(60.0, 49.0), click(400.0, 400.0), click(60.0, 132.0)],
+        json!({}),
+        OutcomeName::Ok,
+    )
+    .await;
+    ground.close().await;
+}
+
+/// What a policy sees is what its click meets: on either clock, and in a picture of only a part of the page.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_that_is_seen_open_can_be_chosen_from() {
+    let ground = ground().await;
+    let six: String = (0..6).map(|index| format!("<option>Row {index}</option>")).collect();
+    let body = list("left:40px;top:40px", &six);
+    let open = async |stage: &mut Box<dyn Stage>| {
+        let seen = stage.observe().await.unwrap().screenshot;
+        let seen = image::load_from_memory(&seen.bytes).unwrap().into_rgb8();
+        // Beside the words of row 3; without the list the page is white there.
+        seen.get_pixel(95, 132).0 != [255; 3]
+    };
+    for clock in [Clock::Real, Clock::Virtual { step_millis: 1000 }] {
+        for clip in [None, Some(Size::new(160, 210))] {
+            let mut stage = ground
+                .page_with(&body, |task| {
+                    task.clock = clock;
+                    task.observation = ObservationSpec { clip, square: clip.is_some(), ..task.observation };
+                })
+                .await;
+            let case = format!("{clock:?} {clip:?}");
+            assert!(!open(&mut stage).await, "{case}: open before the click");
+            act(&mut stage, click(60.0, 49.0)).await;
+            assert!(open(&mut stage).await, "{case}: not shown open");
+            assert!(open(&mut stage).await, "{case}: looking closed it");
+            let outcome = act(&mut stage, click(60.0, 132.0)).await;
+            assert_eq!(outcome.name, OutcomeName::OptionChosen, "{case}");
+            assert_eq!(state(&mut stage).await, json!({"value": "Row 3"}), "{case}");
+            assert!(!open(&mut stage).await, "{case}: still shown open");
+            // What the page closed by itself is no list any more: the click goes to the page.
+            act(&mut stage, click(60.0, 49.0)).await;
+            assert!(open(&mut stage).await, "{case}: not open again");
+            stage.act(&Action::PressKey { key: "Escape".into() }).await.unwrap();
+            let outcome = act(&mut stage, click(60.0, 180.0)).await;
+            assert_eq!(outcome.name, OutcomeName::Ok, "{case}");
+            assert_eq!(state(&mut stage).await, json!({"value": "Row 3"}), "{case}");
+            stage.close().await;
+        }
+    }
+    ground.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pages_are_gone_to_and_come_back_from() {
+    let ground = ground().await;
+    std::fs::write(ground.folder.path().join("next.html"), "<title>next</title>").unwrap();
+    let link = "<a href=next.html style='position:absolute;left:10px;top:10px'>next page</a><script>state = {first: 1}</script>";
+    let mut stage = ground.page(link).await;
+    act(&mut stage, click(30.0, 18.0)).await;
+    let seen = stage.observe().await.unwrap();
+    assert_eq!((seen.title.as_str(), seen.url.as_str()), ("next", "http://page.test/next.html"));
+    assert_eq!(act(&mut stage, Action::GoBack).await.name, OutcomeName::Ok);
+    assert_eq!(stage.observe().await.unwrap().title, "test");
+    assert_eq!(act(&mut stage, Action::GoBack).await.name, OutcomeName::NoHistory);
+    act(&mut stage, Action::Goto { url: "http://page.test/next.html".into() }).await;
+    assert_eq!(stage.observe().await.unwrap().title, "next");
+    act(&mut stage, Action::Refresh).await;
+    assert_eq!(stage.observe().await.unwrap().title, "next");
+    act(&mut stage, Action::Restart).await;
+    assert_eq!(stage.observe().await.unwrap().title, "test");
+    for url in [
+        "file:///etc/passwd",
+        "http://127.0.0.1:9222/json/list",
+        "chrome://version",
+        "http://elsewhere.test/",
+        "http://[::1]/",
+    ] {
+        let outcome = act(&mut stage, Action::Goto { url: url.into() }).await;
+        assert_eq!(outcome.name, OutcomeName::OffList, "{url} {outcome:?}");
+        assert_eq!(stage.observe().await.unwrap().title, "test", "{url} was loaded");
+    }
+    stage.close().await;
+
+    let opener = "<a href=next.html target=_blank style='position:absolute;left:10px;top:10px'>new tab</a>";
+    let mut stage = ground.page(opener).await;
+    act(&mut stage, click(30.0, 18.0)).await;
+    let seen = stage.observe().await.unwrap();
+    let titles: Vec<_> = seen.tabs.iter().map(|tab| (tab.title.as_str(), tab.active)).collect();
+    assert_eq!(titles, [("test", false), ("next", true)]);
+    assert_eq!(act(&mut stage, Action::SelectTab { index: 0 }).await.name, OutcomeName::Ok);
+    assert_eq!(stage.observe().await.unwrap().title, "test");
+    assert_eq!(act(&mut stage, Action::SelectTab { index: 2 }).await.name, OutcomeName::NoSuchTab);
+    stage.close().await;
+    ground.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_is_looked_at_when_it_is_quiet() {
+    let ground = ground().await;
+    let late = "<button style='position:absolute;left:0;top:0;width:99px;height:99px' onclick='setTimeout(async () => { const r = await fetch(\"late.txt\"); document.body.append(await r.text()); state = {late: true} }, 5)'>go</button><script>state = {}</script>";
+    std::fs::write(ground.folder.path().join("late.txt"), "here").unwrap();
+    check(&ground, late, vec![click(40.0, 40.0)], json!({"late": true}), OutcomeName::Ok).await;
+    let restless =
+        "<p id=p></p><script>state = {}; setInterval(() => { p.textContent = Math.random() }, 10)</script>";
+    check(&ground, restless, vec![click(40.0, 40.0)], json!({}), OutcomeName::NotSettled).await;
+    ground.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn virtual_time_stands_still_between_actions() {
+    let ground = ground().await;
+    let clock = "<button style='position:absolute;left:0;top:0;width:99px;height:99px' onclick='state.clicks++'>go</button><script>state = {clicks: 0, fired: 0}; setTimeout(() => { state.fired++ }, 60000)</script>";
+    let mut stage = ground
+        .page_with(clock, |task| {
+            task.clock = Clock::Virtual { step_millis: 25_000 };
+            task.hooks.probe = Some("({ ...state, now: Math.round(performance.now() / 1000) })".into());
+        })
+        .await;
+    let began = state(&mut stage).await["now"].as_i64().unwrap();
+    stage.observe().await.unwrap();
+    stage.observe().await.unwrap();
+    assert_eq!(state(&mut stage).await["now"], began, "looking takes no page time");
+    for _ in 0..2 {
+        act(&mut stage, click(40.0, 40.0)).await;
+    }
+    assert_eq!(state(&mut stage).await, json!({"clicks": 2, "fired": 0, "now": began + 50}));
+    act(&mut stage, click(40.0, 40.0)).await;
+    assert_eq!(state(&mut stage).await, json!({"clicks": 3, "fired": 1, "now": began + 75}));
+    act(&mut stage, Action::Wait { seconds: 10 }).await;
+    assert_eq!(state(&mut stage).await["now"], began + 85);
+    act(&mut stage, Action::Drag { from: at(10.0, 10.0), to: at(60.0, 60.0) }).await;
+    act(&mut stage, Action::Scroll { direction: Direction::Down }).await;
+    // A page that loads gets its time, and can be looked at afterwards.
+    for action in [Action::Refresh, Action::Restart, Action::GoBack] {
+        act(&mut stage, action).await;
+        stage.observe().await.unwrap();
+        assert_eq!(state(&mut stage).await["clicks"], 0);
+    }
+    stage.close().await;
+    ground.close().await;
+}

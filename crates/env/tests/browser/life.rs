@@ -1,0 +1,162 @@
+//! Browsers die, pools go on, and nothing is left behind.
+
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use furrow_env::{StageError, Stages};
+
+use crate::ground::{act, assignment, click, config, ground, ground_with, task};
+
+/// First processes of the browsers this test process started.
+fn browsers() -> Vec<u32> {
+    let mine = format!("furrow-env-{}-", std::process::id());
+    commands()
+        .into_iter()
+        .filter(|(_, command)| command.contains(&mine) && !command.contains("--type="))
+        .map(|(pid, _)| pid)
+        .collect()
+}
+
+fn commands() -> Vec<(u32, String)> {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    entries
+        .filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            Some((pid, fs::read_to_string(entry.path().join("cmdline")).ok()?.replace('\0', " ")))
+        })
+        .collect()
+}
+
+async fn wait_for(what: &str, reached: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !reached() {
+        assert!(began.elapsed() < Duration::from_secs(10), "not {what} in 10 s");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_browser_is_noticed_at_once_and_replaced() {
+    let ground = ground().await;
+    let before = browsers();
+    let mut stage = ground.page("<p>soon dead").await;
+    // Tests of this binary run beside each other: only the browser that is new is ours.
+    let profile = stage.browser().to_owned();
+    let mine: Vec<u32> = browsers().into_iter().filter(|pid| !before.contains(pid)).collect();
+    assert!(!mine.is_empty(), "{profile} is among {before:?}");
+    for pid in mine {
+        let index = profile.rsplit('-').next().unwrap();
+        let is_it = commands().iter().any(|(other, command)| {
+            *other == pid && command.contains(&format!("furrow-env-{}-{index} ", std::process::id()))
+        });
+        if is_it {
+            Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
+        }
+    }
+    let began = Instant::now();
+    let error = loop {
+        match stage.observe().await {
+            Err(error) => break error,
+            Ok(_) => assert!(began.elapsed() < Duration::from_secs(5), "still observing a dead browser"),
+        }
+    };
+    assert_eq!(error, StageError::BrowserDead);
+    assert!(began.elapsed() < Duration::from_secs(5));
+    stage.close().await;
+    let mut next = ground.page("<p>alive").await;
+    act(&mut next, click(5.0, 5.0)).await;
+    next.close().await;
+    ground.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn renderers_are_sandboxed_and_run_as_an_ordinary_user() {
+    let ground = ground().await;
+    let stage = ground.page("<p>x").await;
+    assert!(ground.pool.health().sandbox, "the renderer has no seccomp filter: {:?}", ground.pool.health());
+    let renderers: Vec<u32> = commands()
+        .into_iter()
+        .filter(|(_, command)| command.contains("--type=renderer"))
+        .map(|(pid, _)| pid)
+        .collect();
+    assert!(!renderers.is_empty());
+    for pid in renderers {
+        let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { continue };
+        let uid = status
+            .lines()
+            .find_map(|line| line.strip_prefix("Uid:"))
+            .unwrap()
+            .split_whitespace()
+            .next()
+            .unwrap()
+            .to_owned();
+        assert_ne!(uid, "0", "a renderer runs as root");
+    }
+    stage.close().await;
+    ground.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn contexts_share_nothing() {
+    let ground = ground().await;
+    let body = "<script>state = {seen: localStorage.getItem('mark'), cookie: document.cookie}; localStorage.setItem('mark', 'x'); document.cookie = 'a=b'</script>";
+    let mut first = ground.page(body).await;
+    let mut second = ground.page(body).await;
+    for stage in [&mut first, &mut second] {
+        let seen: serde_json::Value = serde_json::from_str(&stage.probe().await.unwrap().unwrap()).unwrap();
+        assert_eq!(seen, serde_json::json!({"seen": null, "cookie": ""}));
+    }
+    first.close().await;
+    second.close().await;
+    ground.close().await;
+}
+
+#[tokio::test]
+async fn a_browser_that_is_none_is_told_with_its_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("chromium");
+    fs::write(&script, "#!/bin/sh\nexec something \"$@\"\n").unwrap();
+    let cases = [
+        (folder.path().join("absent"), "not there"),
+        (script, "a wrapper script, whose browser would outlive it"),
+        ("/etc/passwd".into(), "no program"),
+        ("/bin/true".into(), "did not start"),
+    ];
+    for (path, want) in cases {
+        let config = config(|file| file.browser = Some(path.clone()));
+        let sites = std::sync::Arc::new(furrow_env::Sites::open(&[], config.sites).unwrap());
+        let error = furrow_env::Chromium::start(config.browser, sites, config.egress)
+            .await
+            .err()
+            .unwrap()
+            .to_string();
+        assert!(error.contains(want), "{}: {error}", path.display());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_left_after_closing() {
+    let ground = ground_with(|file| file.contexts_per_browser = 1, vec![]).await;
+    let mut stages = Vec::new();
+    for _ in 0..2 {
+        stages.push(ground.page("<p>x").await);
+    }
+    let indexes: Vec<String> =
+        stages.iter().map(|stage| stage.browser().rsplit('-').next().unwrap().to_owned()).collect();
+    assert_ne!(indexes[0], indexes[1], "one context a process was asked for");
+    for stage in stages {
+        stage.close().await;
+    }
+    let refused = ground.pool.open(&assignment(task("ftp://page.test/"))).await;
+    assert!(matches!(refused, Err(StageError::Failed(_))), "a task with a wrong address opens nothing");
+    ground.close().await;
+    for index in indexes {
+        let name = format!("furrow-env-{}-{index}", std::process::id());
+        let gone = || {
+            let running = commands().iter().any(|(_, command)| command.contains(&format!("{name} ")));
+            !running && !std::env::temp_dir().join(&name).exists()
+        };
+        wait_for("gone", gone).await;
+    }
+}

@@ -1,0 +1,12 @@
+//! Real Chromium: actions, hostile pages, filters, and the starter tasks solved by their own demonstrations.
+//!
+//! Needs the headless shell: its absence is a failure that says what to install, never a skip.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod actions;
+mod egress;
+mod ground;
+mod hostile;
+mod life;
+mod marks;
+mod suites;

@@ -1,0 +1,102 @@
+//! The starter pages are solved by their own demonstrations through real input alone, and not by doing nothing.
+
+use std::path::PathBuf;
+
+use furrow_env::{Root, Site, Stages};
+use furrow_rollout::{Action, Direction, PageHooks, PagePoint, Task};
+use serde_json::Value;
+
+use crate::ground::{act, assignment, ground_with, state, task};
+
+fn starter() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../envs/starter")
+}
+
+fn starter_task(line: &str, seed: u64) -> Task {
+    let row: Value = serde_json::from_str(line).unwrap();
+    let name = row["task_id"].as_str().unwrap();
+    let solve = std::fs::read_to_string(starter().join(format!("{name}.solve.js"))).unwrap();
+    Task {
+        task_id: name.into(),
+        seed,
+        max_steps: row["max_steps"].as_u64().unwrap() as u32,
+        hooks: PageHooks {
+            start: Some("furrow.start({seed})".into()),
+            probe: Some("furrow.probe()".into()),
+            solve: Some(solve),
+        },
+        ..task(row["start_url"].as_str().unwrap())
+    }
+}
+
+/// A hint as an action: what the policy's door does, without its rounding.
+fn action(hint: &Value) -> Action {
+    let number = |key: &str| hint[key].as_f64().unwrap() as f32;
+    let at = || PagePoint { x: number("x"), y: number("y") };
+    let text = |key: &str| hint[key].as_str().unwrap().to_owned();
+    match hint["action"].as_str().unwrap() {
+        "click_element" => Action::Click { at: at() },
+        "write_element_abs" => {
+            Action::Write { into: Some(at()), content: text("content"), press_enter: true }
+        }
+        "write" => {
+            Action::Write { into: None, content: text("content"), press_enter: hint["press_enter"] == true }
+        }
+        "scroll" => Action::Scroll { direction: Direction::parse(&text("direction")).unwrap() },
+        "drag" => Action::Drag { from: at(), to: PagePoint { x: number("to_x"), y: number("to_y") } },
+        "select_tab" => Action::SelectTab { index: hint["index"].as_u64().unwrap() as u32 },
+        "press_key" => Action::PressKey { key: text("key") },
+        "go_back" => Action::GoBack,
+        "answer" => Action::Answer { content: text("content") },
+        other => panic!("{other}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_starter_task_is_solved_by_its_demonstration() {
+    let site = Site { host: "starter.test".into(), root: Root::Folder(starter()) };
+    let ground = ground_with(|_| {}, vec![site]).await;
+    let tasks = std::fs::read_to_string(starter().join("tasks.jsonl")).unwrap();
+    let mut goals = Vec::new();
+    for line in tasks.lines() {
+        for seed in [3, 11] {
+            let task = starter_task(line, seed);
+            let name = task.task_id.clone();
+            let max_steps = task.max_steps;
+            let mut stage = ground.pool.open(&assignment(task)).await.unwrap();
+            let goal = stage.begin().await.unwrap().unwrap();
+            assert_eq!(state(&mut stage).await["done"], false, "{name} begins done");
+            let mut answer = None;
+            for step in 0..max_steps {
+                let hint = stage
+                    .hint(&goal, step)
+                    .await
+                    .unwrap_or_else(|error| panic!("{name} {seed}: {error}"))
+                    .unwrap();
+                let hint: Value = serde_json::from_str(&hint.json).unwrap();
+                let action = action(&hint);
+                if let Action::Answer { content } = &action {
+                    answer = Some(content.clone());
+                    break;
+                }
+                act(&mut stage, action).await;
+                if state(&mut stage).await["done"] == true {
+                    break;
+                }
+            }
+            let end = state(&mut stage).await;
+            let solved = match &answer {
+                Some(answer) => end["expected"].as_str() == Some(answer),
+                None => end["correct"] == true,
+            };
+            assert!(solved, "{name} with seed {seed} ({goal}) ended as {end}, answer {answer:?}");
+            stage.close().await;
+            goals.push(goal);
+        }
+    }
+    assert_eq!(goals.len(), 24, "twelve tasks, two seeds");
+    goals.sort();
+    goals.dedup();
+    assert_eq!(goals.len(), 24, "a goal repeats: {goals:?}");
+    ground.close().await;
+}

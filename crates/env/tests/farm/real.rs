@@ -1,0 +1,155 @@
+//! The same worker with real browsers: how pages end trajectories, and what is seen of them at the end.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use furrow_env::{Chromium, EnvFile, Root, Site, Sites};
+use furrow_rollout::*;
+
+use crate::farm::*;
+use crate::standin::*;
+
+/// One page, and how a policy that clicks in its middle ends on it.
+struct Case {
+    name: &'static str,
+    /// What a click does.
+    script: &'static str,
+    end: End,
+    steps: u32,
+    last: OutcomeName,
+    probe_json: Option<&'static str>,
+}
+
+const CASES: [Case; 6] = [
+    Case {
+        name: "the second click is the last",
+        script: "if (++state.clicks == 2) state.done = true",
+        end: End::Done,
+        steps: 2,
+        last: OutcomeName::Ok,
+        probe_json: Some(r#"{"clicks":2,"done":true}"#),
+    },
+    Case {
+        name: "clicks go on for ever",
+        script: "state.clicks++",
+        end: End::MaxSteps,
+        steps: 3,
+        last: OutcomeName::Ok,
+        probe_json: Some(r#"{"clicks":3}"#),
+    },
+    Case {
+        name: "another page knows no probe",
+        script: "location = '/bare.html'",
+        end: End::MaxSteps,
+        steps: 3,
+        last: OutcomeName::Ok,
+        probe_json: None,
+    },
+    Case {
+        name: "the page hangs",
+        script: "state.clicks++; for (;;);",
+        end: End::PageHang,
+        steps: 1,
+        last: OutcomeName::PageHang,
+        probe_json: Some(r#"{"clicks":1}"#),
+    },
+    Case {
+        name: "a dialog is in the way",
+        script: "state.clicks++; alert('hello')",
+        end: End::MaxSteps,
+        steps: 3,
+        last: OutcomeName::DialogDismissed,
+        probe_json: Some(r#"{"clicks":3}"#),
+    },
+    Case {
+        name: "a way out that is shut",
+        script: "location = 'http://other.test/'",
+        end: End::MaxSteps,
+        steps: 3,
+        last: OutcomeName::Ok,
+        probe_json: None,
+    },
+];
+
+fn page(script: &str) -> String {
+    let button = "position:absolute;left:0;top:0;width:160px;height:160px";
+    format!(
+        "<!doctype html><title>t</title><script>state = {{clicks: 0}}</script><button style='{button}' onclick=\"{script}\">b</button>"
+    )
+}
+
+async fn pool(folder: &Path) -> Arc<Chromium> {
+    let browser = std::env::var_os("FURROW_BROWSER").map(PathBuf::from);
+    let file = EnvFile { browser, input_millis: 3_000, screenshot_millis: 5_000, ..EnvFile::default() };
+    let config = file.check(Path::new("/")).unwrap();
+    let site = Site { host: "page.test".into(), root: Root::Folder(folder.to_owned()) };
+    let sites = Arc::new(Sites::open(&[site], config.sites).unwrap());
+    let pool = Chromium::start(config.browser, sites, config.egress).await;
+    Arc::new(pool.unwrap_or_else(|error| panic!("{error}")))
+}
+
+fn on_page(index: u64, file: &str, policy: &Server) -> Assignment {
+    let mut assigned = assignment(index, policy.address);
+    assigned.task.start_url = format!("http://page.test/{file}");
+    assigned.task.max_steps = 3;
+    assigned.task.hooks.start = Some("'click it, seed {seed}'".into());
+    assigned.task.hooks.probe = Some("state".into());
+    assigned
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pages_end_trajectories() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("bare.html"), "<!doctype html><p>bare").unwrap();
+    for (index, case) in CASES.iter().enumerate() {
+        std::fs::write(folder.path().join(format!("{index}.html")), page(case.script)).unwrap();
+    }
+    let policy = Policy::new(Says::Click);
+    let server = policy.serve(0);
+    let assigned =
+        (0..CASES.len()).map(|index| on_page(index as u64, &format!("{index}.html"), &server)).collect();
+    let farm = Farm::start(config(), pool(folder.path()).await, assigned);
+    farm.finished(CASES.len()).await;
+    farm.book.read(|book| {
+        for (index, case) in CASES.iter().enumerate() {
+            let trajectory = name(index as u64);
+            let (ending, steps) = (book.ending(&trajectory).unwrap(), book.recorded(&trajectory));
+            let what = format!("{}: {:?} {}", case.name, ending.end, ending.reason);
+            assert_eq!(
+                (ending.end, ending.steps, steps.len() as u32),
+                (case.end, case.steps, case.steps),
+                "{what}"
+            );
+            assert_eq!(steps.last().unwrap().outcome.name, case.last, "{what}");
+            assert_eq!(ending.goal, "click it, seed 7", "{what}");
+            let evidence = ending.evidence.as_ref().expect(&what);
+            assert_eq!(evidence.probe_json.as_deref(), case.probe_json, "{what}");
+            assert!(evidence.screenshot.as_ref().unwrap().starts_with(b"\x89PNG"), "{what}");
+            assert!(evidence.url.as_ref().unwrap().starts_with("http://"), "{what}");
+            assert!(ending.environment.browser.contains("Chrom"), "{what}: {:?}", ending.environment);
+            every_microsecond_has_a_cause(&steps, &ending);
+        }
+    });
+    assert_eq!(farm.end().await.acknowledged, CASES.len() as u64);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_page_that_is_not_there_is_the_farms_fault() {
+    let folder = tempfile::tempdir().unwrap();
+    let policy = Policy::new(Says::Click).serve(0);
+    let mut nowhere = on_page(0, "x.html", &policy);
+    nowhere.task.start_url = "http://nowhere.test/".into();
+    let farm =
+        Farm::start(config(), pool(folder.path()).await, vec![nowhere, on_page(1, "missing.html", &policy)]);
+    farm.finished(2).await;
+    farm.book.read(|book| {
+        for index in 0..2 {
+            let ending = book.ending(&name(index)).unwrap();
+            assert_eq!((ending.end, ending.steps), (End::EnvCrash, 0), "{index}: {}", ending.reason);
+            let why =
+                ["requests refused: 1 (1 to \"nowhere.test\" because no site answers", "HTTP status 404"];
+            assert!(ending.reason.contains(why[index as usize]), "{index}: {}", ending.reason);
+        }
+    });
+    assert_eq!(farm.end().await.acknowledged, 2);
+}

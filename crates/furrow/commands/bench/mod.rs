@@ -1,0 +1,61 @@
+//! `furrow bench`: measures parts of the farm on this machine; each figure beside a peer or a floor of the same run.
+
+mod browser;
+mod checkpoints;
+mod child;
+mod farm;
+mod grpc;
+mod llama;
+mod llama_peer;
+mod model;
+mod model_ours;
+mod model_peer;
+mod pace;
+mod peer;
+mod records;
+mod report;
+mod scratch;
+
+use clap::{Args, Subcommand};
+
+use crate::Failure;
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// The bare browser loop, beside the same loop in Playwright
+    Browser(browser::BrowserArgs),
+    /// The whole farm with the random policy, beside the bare browser loop
+    Farm(farm::FarmArgs),
+    /// Policy sessions over loopback gRPC at full speed: rate, and whether memory stays flat
+    Grpc(grpc::GrpcArgs),
+    /// The model on this machine's processors, beside the same model in llama.cpp
+    Llama(llama::LlamaArgs),
+    /// The model on this machine's processors, beside the same model in transformers
+    Model(model::ModelArgs),
+    /// Screenshots into durable shards, beside the disk's own rate; and the time from a trajectory's end to the manifest
+    Records(records::RecordsArgs),
+}
+
+/// How every benchmark is run and told.
+#[derive(Debug, Args)]
+struct BenchArgs {
+    /// Measure although other work loads the machine
+    #[arg(long)]
+    anyway: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(command: &BenchCommand) -> Result<(), Failure> {
+    match command {
+        BenchCommand::Browser(args) => browser::run(args),
+        BenchCommand::Farm(args) => farm::run(args),
+        BenchCommand::Grpc(args) => grpc::run(args),
+        BenchCommand::Llama(args) => llama::run(args),
+        BenchCommand::Model(args) => model::run(args),
+        BenchCommand::Records(args) => records::run(args),
+    }
+}

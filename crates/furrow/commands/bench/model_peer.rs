@@ -1,0 +1,74 @@
+//! The same model in transformers, in a process of its own that is given one task a line.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use anyhow::{Context as _, anyhow};
+use serde_json::Value;
+
+/// The peer with a model loaded. Dropping it ends the process.
+pub struct ModelPeer {
+    child: Child,
+    tasks: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+const SCRIPT: &str = "transformers_cpu.py";
+
+/// Has the peer write the checkpoints that both read, of a shape it knows: `float32` and `bfloat16` in the folder.
+pub fn save_checkpoints(python: &Path, scripts: &Path, dir: &Path, shape: &str) -> anyhow::Result<()> {
+    said(Command::new(python).arg(scripts.join(SCRIPT)).arg("save").arg(dir).arg(shape)).map(drop)
+}
+
+/// What a program prints until it ends; its last words when it fails.
+pub fn said(command: &mut Command) -> anyhow::Result<String> {
+    let told = command.stdin(Stdio::null()).output();
+    let told = told.with_context(|| format!("starting {}", command.get_program().display()))?;
+    if told.status.success() {
+        return Ok(String::from_utf8_lossy(&told.stdout).into_owned());
+    }
+    let last = String::from_utf8_lossy(&told.stderr).lines().last().unwrap_or("it said nothing").to_owned();
+    Err(anyhow!("{} ended with {}: {last}", command.get_program().display(), told.status))
+}
+
+impl ModelPeer {
+    /// Starts it and waits until the model is loaded.
+    pub fn open(
+        python: &Path,
+        scripts: &Path,
+        checkpoint: &Path,
+        dtype: &str,
+        threads: usize,
+    ) -> anyhow::Result<Self> {
+        let mut command = Command::new(python);
+        command.arg(scripts.join(SCRIPT)).arg("serve").arg(checkpoint).arg(dtype).arg(threads.to_string());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().with_context(|| format!("starting {}", python.display()))?;
+        let tasks = child.stdin.take().context("the peer has no input")?;
+        let answers = BufReader::new(child.stdout.take().context("the peer has no output")?);
+        let mut peer = Self { child, tasks, answers };
+        peer.answer().context("loading the peer's model")?;
+        Ok(peer)
+    }
+
+    /// Has a task done; returns the seconds that the peer measured.
+    pub fn seconds(&mut self, task: &str) -> anyhow::Result<f64> {
+        writeln!(self.tasks, "{task}").context("telling the peer")?;
+        self.answer()?["seconds"].as_f64().context("the peer told no seconds")
+    }
+
+    fn answer(&mut self) -> anyhow::Result<Value> {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).context("hearing the peer")?;
+        serde_json::from_str(&line).with_context(|| format!("the peer ended or said {line:?}"))
+    }
+}
+
+impl Drop for ModelPeer {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}

@@ -1,0 +1,97 @@
+//! The browser loop in Playwright, started as a process and measured with everything it started.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use furrow_telemetry::{Memory, tree_usage};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::time::timeout;
+
+use super::pace::{self, PaceArgs, Ran};
+
+/// A peer that can be started.
+pub struct Peer {
+    folder: PathBuf,
+    browser: PathBuf,
+}
+
+/// For all pages to open, and for the last steps after the time is over.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+impl Peer {
+    /// The peer in a folder, or what is missing to start it.
+    pub fn find(folder: &Path, args: &PaceArgs) -> Result<Self, String> {
+        let shown = folder.display();
+        if !folder.join("playwright_loop.mjs").is_file() {
+            return Err(format!(
+                "--peer: {shown} holds no playwright_loop.mjs: only our own loop is measured"
+            ));
+        }
+        if !folder.join("node_modules/playwright-core").is_dir() {
+            return Err(format!(
+                "Playwright is not there: only our own loop is measured; install it by `cd {shown} && npm install`"
+            ));
+        }
+        let node = std::process::Command::new("node").arg("--version").output();
+        if !node.is_ok_and(|told| told.status.success()) {
+            return Err("node is not there: only our own loop is measured; install Node 18 or newer".into());
+        }
+        let browser =
+            pace::browser(args.browser.as_deref()).ok_or("no browser for the peer: give --browser")?;
+        Ok(Self { folder: folder.to_owned(), browser })
+    }
+
+    /// One round.
+    pub async fn run(&self, args: &PaceArgs) -> anyhow::Result<Ran> {
+        let mut child = self.command(args)?.spawn().context("starting node")?;
+        let ran = measure(&mut child, args).await;
+        // The end of its input lets it close its browsers; whatever hangs is ended with it.
+        drop(child.stdin.take());
+        if timeout(PATIENCE, child.wait()).await.is_err() {
+            child.kill().await?;
+        }
+        ran
+    }
+
+    fn command(&self, args: &PaceArgs) -> anyhow::Result<Command> {
+        let page = std::path::absolute(args.pages.join("shop.html"))?;
+        let mut command = Command::new("node");
+        command.arg("playwright_loop.mjs").arg(std::path::absolute(&self.browser)?);
+        command.arg(format!("file://{}", page.display()));
+        command.args([u64::from(args.sessions), args.seconds, args.period_millis].map(|n| n.to_string()));
+        command.arg(args.browsers.to_string()).current_dir(&self.folder);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).kill_on_drop(true);
+        Ok(command)
+    }
+}
+
+async fn measure(child: &mut Child, args: &PaceArgs) -> anyhow::Result<Ran> {
+    let pid = child.id().context("the peer is gone")?;
+    let stdout = child.stdout.take().context("the peer has no output")?;
+    let mut lines = BufReader::new(stdout).lines();
+    told(&mut lines, "ready", PATIENCE).await?;
+    let before = tree_usage(pid, Memory::Rss)?;
+    let done = told(&mut lines, "done", args.time() + PATIENCE).await?;
+    let after = tree_usage(pid, Memory::Rss)?;
+    let latencies = done["latencies_ms"].as_array().context("the peer told no latencies")?;
+    Ok(Ran {
+        latencies_ms: latencies.iter().filter_map(Value::as_f64).collect(),
+        cpu_micros: after.cpu_micros.saturating_sub(before.cpu_micros),
+    })
+}
+
+/// The next line, which must say this.
+async fn told(
+    lines: &mut Lines<BufReader<ChildStdout>>,
+    what: &str,
+    limit: Duration,
+) -> anyhow::Result<Value> {
+    let line = timeout(limit, lines.next_line()).await;
+    let line = line.with_context(|| format!("the peer was not {what} within {} s", limit.as_secs()))??;
+    let value: Value = serde_json::from_str(&line.context("the peer ended; see what it said above")?)?;
+    if value[what] == true { Ok(value) } else { Err(anyhow!("the peer said {value}, not {what}")) }
+}

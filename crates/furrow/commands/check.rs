@@ -1,0 +1,42 @@
+//! `furrow check`: read, resolve and check a job, print the plan, start nothing.
+
+use clap::Args;
+use furrow_tasks::Sampler;
+use serde_json::json;
+
+use crate::launch::Launch;
+use crate::{Failure, JobArgs, output};
+
+/// Which job.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    job: JobArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &CheckArgs) -> Result<(), Failure> {
+    let Launch { job, set } = Launch::read(&args.job)?;
+    let groups = Sampler::new(&set, &job.tasks).groups();
+    let trajectories = groups * u64::from(job.tasks.group_size);
+    if args.json {
+        let plan = json!({
+            "run_dir": job.run_dir, "policy": job.policy.choice.kind().as_str(), "tasks": set.specs().len(), "groups": groups,
+            "trajectories": trajectories, "notes": set.notes(), "job": job.resolved,
+        });
+        return Ok(output::json(&plan)?);
+    }
+    output::line(job.resolved.trim_end());
+    output::line("\n# the plan");
+    output::line(format!("# run directory  {}", job.run_dir.display()));
+    output::line(format!("# policy         {}", job.policy.choice.kind().as_str()));
+    output::line(format!("# tasks          {}", set.specs().len()));
+    output::line(format!(
+        "# trajectories   {trajectories} in {groups} groups of {}, {} at once",
+        job.tasks.group_size, job.env.sessions_max
+    ));
+    Ok(())
+}

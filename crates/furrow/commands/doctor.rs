@@ -1,0 +1,163 @@
+//! `furrow doctor`: is this machine fit to run a farm, and what to do if not.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::Args;
+use furrow_env::{Chromium, EnvFile, Sites};
+use serde::Serialize;
+
+use crate::{Failure, launch, output};
+
+/// What to look at.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Browser to try instead of the one that would be found
+    #[arg(long, env = "FURROW_BROWSER")]
+    browser: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Serialize)]
+struct Finding {
+    what: &'static str,
+    fit: bool,
+    found: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remedy: Option<&'static str>,
+}
+
+/// Runs the command.
+pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
+    let findings = vec![browser(args)?, setpriv(), shared_memory(), fonts(), memory(), temporary_folder()];
+    if args.json {
+        output::json(&findings)?;
+    } else {
+        for finding in &findings {
+            let mark = if finding.fit { "ok " } else { "BAD" };
+            output::line(format!("{mark}  {:<14} {}", finding.what, finding.found));
+            if let Some(remedy) = finding.remedy.filter(|_| !finding.fit) {
+                output::line(format!("     {:<14} {remedy}", ""));
+            }
+        }
+    }
+    match findings.iter().filter(|finding| !finding.fit).count() {
+        0 => Ok(()),
+        bad => Err(anyhow::anyhow!("{bad} things to put right").into()),
+    }
+}
+
+/// Starts the browser as a farm would, with its self-test: page, dialog, crash, screenshot.
+fn browser(args: &DoctorArgs) -> Result<Finding, Failure> {
+    let file = EnvFile { browser: args.browser.clone(), ..EnvFile::default() };
+    let config = file.check(Path::new(".")).map_err(Failure::Input)?;
+    let sites = std::sync::Arc::new(Sites::open(&[], config.sites)?);
+    let started = launch::runtime()?.block_on(async {
+        let pool = Chromium::start(config.browser, sites, config.egress).await?;
+        Ok::<_, furrow_env::BrowserError>(pool.health().clone())
+    });
+    let remedy = Some(
+        "on Debian: apt-get install chromium-headless-shell; in a container allow user namespaces for its sandbox",
+    );
+    Ok(match started {
+        Ok(health) => Finding {
+            what: "browser",
+            fit: health.sandbox,
+            found: format!(
+                "{}, self-test passed in {} ms, sandbox {}",
+                health.product,
+                health.self_test.as_millis(),
+                if health.sandbox { "on" } else { "OFF" }
+            ),
+            remedy,
+        },
+        Err(error) => Finding { what: "browser", fit: false, found: crate::chain(&error.into()), remedy },
+    })
+}
+
+fn setpriv() -> Finding {
+    let found = Command::new("setpriv").arg("--version").output();
+    let fit = found.as_ref().is_ok_and(|output| output.status.success());
+    let found = found.map_or_else(
+        |why| why.to_string(),
+        |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+    );
+    Finding {
+        what: "setpriv",
+        fit,
+        found,
+        remedy: Some("install util-linux: browsers are started with it, so that they die with their worker"),
+    }
+}
+
+fn shared_memory() -> Finding {
+    let room = free_bytes("/dev/shm");
+    let fit = room.is_some();
+    let found = room.map_or("absent".into(), |bytes| {
+        format!("{} free (below 512 MB browsers use files instead)", output::bytes(bytes))
+    });
+    Finding { what: "/dev/shm", fit, found, remedy: Some("mount a tmpfs on /dev/shm") }
+}
+
+fn fonts() -> Finding {
+    let folders = ["/usr/share/fonts", "/usr/local/share/fonts"];
+    let count: usize = folders.iter().map(|folder| count_files(Path::new(folder), 4)).sum();
+    Finding {
+        what: "fonts",
+        fit: count > 0,
+        found: format!("{count} font files"),
+        remedy: Some("install fonts-liberation and fonts-dejavu-core: without fonts pages have no text"),
+    }
+}
+
+fn memory() -> Finding {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kilobytes = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:")?.split_whitespace().next()?.parse::<u64>().ok());
+    let available = kilobytes.unwrap_or_default() * 1024;
+    // A light page costs 35 MB, an idle browser 136 MB.
+    let sessions = available / (50 << 20);
+    Finding {
+        what: "memory",
+        fit: available >= 1 << 30,
+        found: format!(
+            "{} available, room for about {sessions} sessions of light pages",
+            output::bytes(available)
+        ),
+        remedy: Some("1 GB is the least; each session takes about 50 MB, live sites several times that"),
+    }
+}
+
+fn temporary_folder() -> Finding {
+    let folder = std::env::temp_dir();
+    let room = free_bytes(&folder.display().to_string()).unwrap_or_default();
+    Finding {
+        what: "temp folder",
+        fit: room >= 1 << 30,
+        found: format!("{} with {} free", folder.display(), output::bytes(room)),
+        remedy: Some("free 1 GB there, or set TMPDIR: browser profiles live in it"),
+    }
+}
+
+/// Free bytes of the file system under a path, as `df` tells them.
+fn free_bytes(path: &str) -> Option<u64> {
+    let output = Command::new("df").args(["--output=avail", "-B1", path]).output().ok()?;
+    String::from_utf8_lossy(&output.stdout).lines().nth(1)?.trim().parse().ok()
+}
+
+fn count_files(folder: &Path, depth: u32) -> usize {
+    let Ok(entries) = fs::read_dir(folder) else { return 0 };
+    entries
+        .flatten()
+        .map(|entry| match entry.file_type() {
+            Ok(kind) if kind.is_dir() && depth > 0 => count_files(&entry.path(), depth - 1),
+            Ok(kind) if kind.is_file() => 1,
+            _ => 0,
+        })
+        .sum()
+}

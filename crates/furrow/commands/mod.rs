@@ -1,0 +1,12 @@
+//! One file a command.
+
+pub mod bench;
+pub mod check;
+pub mod checkpoint;
+pub mod doctor;
+pub mod model;
+pub mod plan;
+pub mod records;
+pub mod roles;
+pub mod run;
+pub mod tasks;

@@ -1,0 +1,223 @@
+//! `furrow model`: runs a checkpoint on given tokens and writes what comes out, to hold it against any other implementation.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use furrow_model::cpu::Cpu;
+use furrow_model::forward::{self, Outputs, Request};
+use furrow_model::kernels::{Compute, Team};
+use furrow_model::vision::{ImageLimits, Resample, Tile, decode, prepare};
+use furrow_model::weights::Weights;
+use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
+
+use crate::{Failure, output};
+
+/// What to do with a model.
+#[derive(Debug, Subcommand)]
+pub enum ModelCommand {
+    /// Run a checkpoint on given token ids and images; write logits, log-probabilities and a greedy continuation
+    Forward(ForwardArgs),
+}
+
+/// A sequence and where its outputs go.
+#[derive(Debug, Args)]
+pub struct ForwardArgs {
+    /// Checkpoint directory in Hugging Face layout
+    #[arg(long)]
+    checkpoint: PathBuf,
+    /// JSON list of token ids, image placeholders already expanded
+    #[arg(long)]
+    input_ids: PathBuf,
+    /// Images whose rows stand in place of the placeholders, in order (PNG, JPEG)
+    #[arg(long, num_args = 1..)]
+    images: Vec<PathBuf>,
+    /// Lengths of the pieces the prefill is cut into, such as 5,1,7
+    #[arg(long, value_delimiter = ',')]
+    segments: Vec<usize>,
+    /// Tokens to decode greedily after the input
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    decode: u32,
+    /// cpe_align_corners=true|false, resample=u8|float, compute=float32|bfloat16; may be given again
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Threads [default: one a core]
+    #[arg(long)]
+    threads: Option<usize>,
+    /// File to write: logits [T, V], logprobs [T-1], decode.tokens [N], decode.logits [N, V]
+    #[arg(long)]
+    out: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Switches of `--set`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Switches {
+    align_corners: Option<bool>,
+    resample: Resample,
+    compute: Compute,
+}
+
+/// A sequence of a million ids is eight megabytes of JSON; what is larger is no list of ids.
+const IDS_BYTES_MAX: u64 = 64 << 20;
+
+/// Runs the command.
+pub fn run(command: &ModelCommand) -> Result<(), Failure> {
+    let ModelCommand::Forward(args) = command;
+    let switches = Switches::read(&args.set).map_err(Failure::Input)?;
+    let input_ids = read_ids(&args.input_ids)?;
+    let threads = args.threads.unwrap_or_else(cores).max(1);
+    let weights = load(&args.checkpoint, threads, &switches)?;
+    let tiles = read_images(&args.images, &weights, switches.resample)?;
+    let decode = args.decode as usize;
+    let room = forward::room(input_ids.len(), tiles.len(), decode);
+    let mut cpu = Cpu::open(weights, room, threads, switches.compute).context("opening the cpu backend")?;
+    let request = Request { input_ids: &input_ids, tiles: &tiles, segments: &args.segments, decode };
+    let outputs =
+        forward::forward(&mut cpu, &request).map_err(|error| Failure::Input(vec![chain(&error)]))?;
+    write(&outputs, input_ids.len(), &args.out)?;
+    tell(&outputs, input_ids.len(), args)
+}
+
+/// Threads when none are asked for.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn load(dir: &Path, threads: usize, switches: &Switches) -> Result<Weights, Failure> {
+    let team = Team::new(threads);
+    let mut weights =
+        Weights::load(dir, &team, &mut |_, _| ()).map_err(|error| Failure::Input(vec![chain(&error)]))?;
+    match (switches.align_corners, &mut weights.config.vision) {
+        (Some(align), Some(vision)) => vision.align_corners = align,
+        (Some(_), None) => {
+            return Err(input("--set cpe_align_corners: the checkpoint has no vision encoder"));
+        }
+        (None, _) => {}
+    }
+    Ok(weights)
+}
+
+fn read_ids(path: &Path) -> Result<Vec<u32>, Failure> {
+    let told = |why: String| input(format!("--input-ids {}: {why}", path.display()));
+    let size = fs::metadata(path).map_err(|error| told(error.to_string()))?.len();
+    if size > IDS_BYTES_MAX {
+        return Err(told(format!("{size} bytes; a list of ids takes at most {IDS_BYTES_MAX}")));
+    }
+    let text = fs::read(path).map_err(|error| told(error.to_string()))?;
+    serde_json::from_slice(&text)
+        .map_err(|error| told(format!("{error}; use a JSON list of token ids such as [1, 10, 42]")))
+}
+
+fn read_images(paths: &[PathBuf], weights: &Weights, resample: Resample) -> Result<Vec<Tile>, Failure> {
+    let Some(vision) = &weights.config.vision else {
+        return match paths {
+            [] => Ok(Vec::new()),
+            _ => Err(input("--images: the checkpoint has no vision encoder")),
+        };
+    };
+    let mut tiles = Vec::new();
+    for path in paths {
+        let told = |why: String| input(format!("--images {}: {why}", path.display()));
+        let bytes = fs::read(path).map_err(|error| told(error.to_string()))?;
+        let image = decode(&bytes, ImageLimits::default()).map_err(|error| told(chain(&error)))?;
+        tiles.extend(prepare(&image, vision, resample).tiles);
+    }
+    Ok(tiles)
+}
+
+/// Safetensors: float32, and int64 for tokens.
+fn write(outputs: &Outputs, tokens: usize, path: &Path) -> Result<(), Failure> {
+    let decoded: Vec<i64> = outputs.decode_tokens.iter().map(|token| i64::from(*token)).collect();
+    let vocabulary = outputs.logits.len() / tokens;
+    let steps = decoded.len();
+    let parts: [(&str, Dtype, Vec<usize>, &[u8]); 4] = [
+        ("logits", Dtype::F32, vec![tokens, vocabulary], bytemuck::cast_slice(&outputs.logits)),
+        ("logprobs", Dtype::F32, vec![tokens - 1], bytemuck::cast_slice(&outputs.logprobs)),
+        ("decode.tokens", Dtype::I64, vec![steps], bytemuck::cast_slice(&decoded)),
+        ("decode.logits", Dtype::F32, vec![steps, vocabulary], bytemuck::cast_slice(&outputs.decode_logits)),
+    ];
+    let mut views = Vec::new();
+    for (name, dtype, shape, bytes) in parts {
+        views.push((name, TensorView::new(dtype, shape, bytes)?));
+    }
+    serialize_to_file(views, None::<HashMap<String, String>>, path)
+        .with_context(|| format!("writing {}", path.display()))?;
+    Ok(())
+}
+
+fn tell(outputs: &Outputs, tokens: usize, args: &ForwardArgs) -> Result<(), Failure> {
+    let vocabulary = outputs.logits.len() / tokens;
+    let mean = outputs.logprobs.iter().sum::<f32>() / outputs.logprobs.len().max(1) as f32;
+    if args.json {
+        return Ok(output::json(&serde_json::json!({
+            "tokens": tokens, "vocabulary": vocabulary, "mean_logprob": mean, "decoded": outputs.decode_tokens, "out": args.out,
+        }))?);
+    }
+    output::line(format!(
+        "{tokens} tokens, vocabulary {vocabulary}, mean log-probability of the input {mean:.4}"
+    ));
+    if !outputs.decode_tokens.is_empty() {
+        output::line(format!("decoded {:?}", outputs.decode_tokens));
+    }
+    output::line(format!("written to {}", args.out.display()));
+    Ok(())
+}
+
+impl Switches {
+    /// Every switch that is wrong is told.
+    fn read(set: &[String]) -> Result<Self, Vec<String>> {
+        let mut switches = Self::default();
+        let mut wrong = Vec::new();
+        for pair in set {
+            match pair.split_once('=') {
+                Some(("cpe_align_corners", "true")) => switches.align_corners = Some(true),
+                Some(("cpe_align_corners", "false")) => switches.align_corners = Some(false),
+                Some(("resample", "u8")) => switches.resample = Resample::U8,
+                Some(("resample", "float")) => switches.resample = Resample::Float,
+                Some(("compute", "float32")) => switches.compute = Compute::Float32,
+                Some(("compute", "bfloat16")) => switches.compute = Compute::Bfloat16,
+                _ => wrong.push(format!(
+                    "--set {pair}: use cpe_align_corners=true|false, resample=u8|float or compute=float32|bfloat16"
+                )),
+            }
+        }
+        if wrong.is_empty() { Ok(switches) } else { Err(wrong) }
+    }
+}
+
+fn input(problem: impl Into<String>) -> Failure {
+    Failure::Input(vec![problem.into()])
+}
+
+/// An error and its causes on one line.
+pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn switches_are_read_and_every_wrong_one_is_told() {
+        let read = |set: &[&str]| Switches::read(&set.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>());
+        assert_eq!(read(&[]), Ok(Switches::default()));
+        let all = read(&["cpe_align_corners=true", "resample=float", "compute=bfloat16"]).unwrap();
+        let want =
+            Switches { align_corners: Some(true), resample: Resample::Float, compute: Compute::Bfloat16 };
+        assert_eq!(all, want);
+        assert_eq!(read(&["resample=fast", "compute"]).unwrap_err().len(), 2);
+    }
+}

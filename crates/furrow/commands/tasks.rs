@@ -1,0 +1,112 @@
+//! `furrow tasks`: the tasks of a job.
+
+use clap::{Args, Subcommand};
+use furrow_tasks::{Sampler, TaskSet, TaskSpec};
+use serde_json::{Value, json};
+
+use crate::job::Job;
+use crate::launch::Launch;
+use crate::{Failure, JobArgs, output};
+
+/// What to do with the tasks.
+#[derive(Debug, Subcommand)]
+pub enum TasksCommand {
+    /// List every task
+    List(ListArgs),
+    /// Check every task file and say all that is wrong
+    Check(ListArgs),
+    /// Show which task each of the first groups draws
+    Sample(SampleArgs),
+}
+
+/// Which job.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    #[command(flatten)]
+    job: JobArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Which job and how many groups.
+#[derive(Debug, Args)]
+pub struct SampleArgs {
+    #[command(flatten)]
+    job: JobArgs,
+    /// Groups to show
+    #[arg(long, default_value_t = 20)]
+    groups: u64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(command: &TasksCommand) -> Result<(), Failure> {
+    match command {
+        TasksCommand::List(args) => list(args),
+        TasksCommand::Check(args) => check(args),
+        TasksCommand::Sample(args) => sample(args),
+    }
+}
+
+fn list(args: &ListArgs) -> Result<(), Failure> {
+    let (_, set) = load(&args.job)?;
+    if args.json {
+        return Ok(output::json(&set.specs().iter().map(describe).collect::<Vec<_>>())?);
+    }
+    let rows: Vec<Vec<String>> = set.specs().iter().map(row).collect();
+    output::table(&["task", "split", "steps", "difficulty", "demonstration", "start"], &rows);
+    Ok(())
+}
+
+fn check(args: &ListArgs) -> Result<(), Failure> {
+    let (_, set) = load(&args.job)?;
+    if args.json {
+        return Ok(output::json(&json!({ "tasks": set.specs().len(), "notes": set.notes() }))?);
+    }
+    output::line(format!("{} tasks, nothing wrong", set.specs().len()));
+    Ok(())
+}
+
+fn sample(args: &SampleArgs) -> Result<(), Failure> {
+    let (job, set) = load(&args.job)?;
+    let sampler = Sampler::new(&set, &job.tasks);
+    let draws = (0..args.groups.min(sampler.groups())).map(|index| {
+        let draw = sampler.draw(index);
+        (index, set.specs()[draw.spec].name(), draw.seed)
+    });
+    if args.json {
+        let rows = draws.map(|(group, task, seed)| json!({ "group": group, "task": task, "seed": seed }));
+        return Ok(output::json(&rows.collect::<Vec<_>>())?);
+    }
+    let rows = draws.map(|(group, task, seed)| vec![task, group.to_string(), seed.to_string()]);
+    output::table(&["task", "group", "seed"], &rows.collect::<Vec<_>>());
+    Ok(())
+}
+
+fn load(args: &JobArgs) -> Result<(Job, TaskSet), Failure> {
+    let Launch { job, set } = Launch::read(args)?;
+    Ok((job, set))
+}
+
+fn describe(spec: &TaskSpec) -> Value {
+    let task = &spec.task;
+    json!({
+        "task_id": task.task_id, "suite": task.suite, "split": task.split.as_str(), "max_steps": task.max_steps,
+        "start_url": task.start_url, "goal": task.goal, "difficulty": spec.difficulty, "demonstration": task.hooks.solve.is_some(),
+    })
+}
+
+fn row(spec: &TaskSpec) -> Vec<String> {
+    let task = &spec.task;
+    vec![
+        spec.name(),
+        task.split.as_str().to_owned(),
+        task.max_steps.to_string(),
+        spec.difficulty.clone().unwrap_or_default(),
+        if task.hooks.solve.is_some() { "yes" } else { "no" }.to_owned(),
+        task.start_url.clone(),
+    ]
+}

@@ -1,0 +1,478 @@
+//! A job file: read, overridden, checked and resolved, in one place and before anything starts.
+//!
+//! Each section belongs to the crate that acts on it (`TasksFile`, `PolicyFile` ..); here they stand together. The way of a file:
+//! `tree.rs` reads it so that every value knows its line, and puts `--set` on top; `shape.rs` asks the sections' types which keys
+//! they know; `check.rs` finds what no section could read; then each section checks its own values. Whatever is wrong is told at
+//! once, by key and line.
+
+mod check;
+mod shape;
+mod tree;
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use furrow_coordinator::{LimitsConfig, LimitsFile};
+use furrow_env::{EnvConfig, EnvFile};
+use furrow_policy::{PolicyConfig, PolicyFile};
+use furrow_records::{RecordsConfig, RecordsFile};
+use furrow_rollout::{Id, Run};
+use furrow_tasks::{TasksConfig, TasksFile};
+use furrow_telemetry::{TelemetryConfig, TelemetryFile};
+use serde::{Deserialize, Serialize};
+
+use check::Findings;
+use shape::Shape;
+use tree::Node;
+pub use tree::{Place, Problem};
+
+/// A job file as written, every section with its defaults.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct JobFile {
+    /// What the run is called and where it goes.
+    pub run: RunFile,
+    /// Which tasks, drawn how often.
+    pub tasks: TasksFile,
+    /// What acts.
+    pub policy: PolicyFile,
+    /// Where it acts.
+    pub env: EnvFile,
+    /// How the data set is written.
+    pub records: RecordsFile,
+    /// How often, how long and how many.
+    pub limits: LimitsFile,
+    /// What is logged and counted.
+    pub telemetry: TelemetryFile,
+}
+
+/// `[run]` as written.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RunFile {
+    /// Names the run directory and begins every id of the run. The file's own name without its ending, if left out.
+    pub name: String,
+    /// Where run directories are made.
+    pub output_dir: PathBuf,
+    /// Every random choice descends from it: `tasks.seed` and `policy.sampling.seed` are this one where they are left out.
+    pub seed: u64,
+}
+
+/// A checked job: whoever holds one can run it.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// What the run is called: safe as a file name, short enough to begin an id.
+    pub run_name: Id<Run>,
+    /// The directory it fills: `run.output_dir`, then `run.name`.
+    pub run_dir: PathBuf,
+    /// `[tasks]`.
+    pub tasks: TasksConfig,
+    /// `[policy]`.
+    pub policy: PolicyConfig,
+    /// `[env]`.
+    pub env: EnvConfig,
+    /// `[records]`.
+    pub records: RecordsConfig,
+    /// `[limits]`.
+    pub limits: LimitsConfig,
+    /// `[telemetry]`.
+    pub telemetry: TelemetryConfig,
+    /// The whole job as TOML: every key with its value, paths absolute. Reading it anywhere gives this job again.
+    pub resolved: String,
+    /// What is allowed and probably not meant.
+    pub warnings: Vec<Problem>,
+}
+
+/// A job file of every key is 4 kB; a thousand sources are 100 kB.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Ids of at most 128 bytes begin with it, and `-g18446744073709551615-s4294967295-a4294967295` takes 46 of them.
+const NAME_BYTES_MAX: usize = 64;
+
+impl Job {
+    /// Reads a file, puts the `key=value` settings on top, and checks everything. What is wrong comes as one line each, with its
+    /// place and its remedy.
+    pub fn read(path: &Path, settings: &[String]) -> Result<Self, Vec<String>> {
+        let text = read_text(path).map_err(|why| vec![format!("{}: {why}", path.display())])?;
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let base = absolute.parent().unwrap_or(Path::new("/"));
+        let name = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        Self::parse(&text, name, base, settings)
+            .map_err(|problems| problems.iter().map(|problem| problem.at(path)).collect())
+    }
+
+    /// The same from a text: `name` is what the run is called where the text does not say, `base` where its paths begin.
+    pub fn parse(text: &str, name: &str, base: &Path, settings: &[String]) -> Result<Self, Vec<Problem>> {
+        let shape = Shape::of::<JobFile>();
+        let mut tree = tree::parse(text)?;
+        let mut problems: Vec<_> =
+            settings.iter().filter_map(|setting| tree.set(setting, &shape).err()).collect();
+        let findings = check::check(&mut tree, &shape);
+        inherit(&mut tree, name);
+        let checked = JobFile::deserialize(tree.clone().into_toml())
+            .map_err(|error| {
+                vec![Problem { place: Place::Default, key: String::new(), text: error.to_string() }]
+            })?
+            .check(base);
+        let Findings { problems: found, named } = findings;
+        problems.extend(found);
+        match checked {
+            Ok(job) if problems.is_empty() => Ok(Self { warnings: warnings(&tree, &job), ..job }),
+            Ok(_) => Err(sorted(problems)),
+            Err(texts) => {
+                let located = texts.iter().map(|text| located(text, &tree));
+                problems.extend(located.filter(|problem| !is_named(&problem.key, &named)));
+                Err(sorted(problems))
+            }
+        }
+    }
+}
+
+impl JobFile {
+    /// Lets every section check its values, and gathers what they say.
+    fn check(self, base: &Path) -> Result<Job, Vec<String>> {
+        let resolved = self.clone().resolved(base).text()?;
+        let mut problems = Vec::new();
+        let output_dir = base.join(&self.run.output_dir);
+        let run_name = note(self.run.check(), &mut problems);
+        let tasks = note(self.tasks.check(base), &mut problems);
+        let policy = note(self.policy.resolved(base).check(), &mut problems);
+        let env = note(self.env.check(base), &mut problems);
+        let records = note(self.records.check(), &mut problems);
+        let limits = note(self.limits.check(), &mut problems);
+        let telemetry = note(self.telemetry.check(), &mut problems);
+        let (
+            Some(run_name),
+            Some(tasks),
+            Some(policy),
+            Some(env),
+            Some(records),
+            Some(limits),
+            Some(telemetry),
+        ) = (run_name, tasks, policy, env, records, limits, telemetry)
+        else {
+            return Err(problems);
+        };
+        let (run_dir, warnings) = (output_dir.join(run_name.as_str()), Vec::new());
+        Ok(Job { run_name, run_dir, tasks, policy, env, records, limits, telemetry, resolved, warnings })
+    }
+
+    /// The same with every path absolute.
+    fn resolved(self, base: &Path) -> Self {
+        Self {
+            run: self.run.resolved(base),
+            tasks: self.tasks.resolved(base),
+            policy: self.policy.resolved(base),
+            env: self.env.resolved(base),
+            ..self
+        }
+    }
+
+    fn text(&self) -> Result<String, Vec<String>> {
+        let text =
+            toml::to_string(self).map_err(|error| vec![format!("the job cannot be written: {error}")])?;
+        Ok(format!("# The whole job: every key with its value, defaults included, paths absolute.\n\n{text}"))
+    }
+}
+
+impl RunFile {
+    fn check(self) -> Result<Id<Run>, Vec<String>> {
+        let right = format!("use 1 to {NAME_BYTES_MAX} of A-Z a-z 0-9 . _ - and do not start with a dot");
+        let short = self.name.len() <= NAME_BYTES_MAX;
+        Id::new(&self.name).ok().filter(|_| short).ok_or_else(|| {
+            let name: String = self.name.chars().take(80).collect();
+            vec![format!("run.name: {name:?}; {right}")]
+        })
+    }
+
+    fn resolved(self, base: &Path) -> Self {
+        Self { output_dir: base.join(self.output_dir), ..self }
+    }
+}
+
+impl Default for RunFile {
+    fn default() -> Self {
+        Self { name: String::new(), output_dir: "runs".into(), seed: 0 }
+    }
+}
+
+fn read_text(path: &Path) -> Result<String, String> {
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text));
+    match read {
+        Ok(bytes) if bytes as u64 > FILE_BYTES_MAX => {
+            Err(format!("larger than {FILE_BYTES_MAX} bytes: this is no job file"))
+        }
+        Ok(_) => Ok(text),
+        Err(why) if why.kind() == io::ErrorKind::InvalidData => {
+            Err("no text in UTF-8: this is no job file".into())
+        }
+        Err(why) => Err(format!("the job file cannot be read: {why}")),
+    }
+}
+
+/// Defaults that depend on what was written elsewhere.
+fn inherit(tree: &mut Node, name: &str) {
+    tree.default_to("run.name", name.into());
+    if let Some(seed) = tree.plain("run.seed").cloned() {
+        tree.default_to("tasks.seed", seed.clone());
+        tree.default_to("policy.sampling.seed", seed);
+    }
+}
+
+fn note<T>(checked: Result<T, Vec<String>>, problems: &mut Vec<String>) -> Option<T> {
+    checked.map_err(|said| problems.extend(said)).ok()
+}
+
+/// What a section said begins with a dotted key: that is where it was written.
+fn located(text: &str, tree: &Node) -> Problem {
+    let (key, text) = text.split_once(": ").unwrap_or(("", text));
+    let bare = key.split(' ').next().unwrap_or_default();
+    Problem { place: tree.place_of(bare), key: key.to_owned(), text: text.to_owned() }
+}
+
+/// Whether something was said already about this key, or about one above or below it.
+fn is_named(key: &str, named: &[String]) -> bool {
+    let within = |inner: &str, outer: &str| {
+        inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    };
+    named.iter().any(|other| within(key, other) || within(other, key))
+}
+
+/// In the order of the file, the command line last.
+fn sorted(mut problems: Vec<Problem>) -> Vec<Problem> {
+    problems.sort_by_key(|problem| match problem.place {
+        Place::Line(line) => line,
+        Place::Default => usize::MAX - 1,
+        Place::Set => usize::MAX,
+    });
+    problems
+}
+
+fn warnings(tree: &Node, job: &Job) -> Vec<Problem> {
+    let mut warnings = cut_distributions(job);
+    let (wanted, held) = (job.env.sessions_max, job.policy.sessions_max);
+    if wanted > held {
+        let text = format!(
+            "{wanted} trajectories at once, and a policy worker holds {held} (policy.sessions_max); start several"
+        );
+        warnings.push(("env.sessions_max".to_owned(), text));
+    }
+    warnings.into_iter().map(|(key, text)| Problem { place: tree.place_of(&key), key, text }).collect()
+}
+
+/// A trainer needs the probability of what was sampled under the whole distribution; whoever cuts it should know.
+fn cut_distributions(job: &Job) -> Vec<(String, String)> {
+    let sampling = &job.policy.session.sampling;
+    let cuts = [
+        ("top_p", sampling.top_p != 1.0, "1"),
+        ("top_k", sampling.top_k != 0, "0"),
+        ("min_p", sampling.min_p != 0.0, "0"),
+    ];
+    let warn = |(name, _, whole): (&str, bool, &str)| {
+        let text = format!("cuts the distribution that a trainer learns from; {whole} keeps all of it");
+        (format!("policy.sampling.{name}"), text)
+    };
+    cuts.into_iter().filter(|(_, cut, _)| *cut).map(warn).collect()
+}
+
+impl Problem {
+    /// The problem with its place, as an editor or a terminal makes a link of it: `job.toml:12: tasks.grup_size: unknown key ..`.
+    pub fn at(&self, path: &Path) -> String {
+        let said =
+            if self.key.is_empty() { self.text.clone() } else { format!("{}: {}", self.key, self.text) };
+        match self.place {
+            Place::Line(line) => format!("{}:{line}: {said}", path.display()),
+            Place::Default => format!("{}: {said}", path.display()),
+            Place::Set => format!("--set: {said}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const JOB: &str =
+        "[run]\nname = \"quick\"\n\n[[tasks.source]]\nsuite = \"starter\"\npath = \"envs/starter\"\n";
+
+    fn parse(text: &str, settings: &[&str]) -> Result<Job, Vec<Problem>> {
+        let settings: Vec<_> = settings.iter().map(ToString::to_string).collect();
+        Job::parse(text, "by-file", Path::new("/jobs"), &settings)
+    }
+
+    #[track_caller]
+    fn check(text: &str, settings: &[&str], want: &[&str]) {
+        let problems = parse(text, settings).err().unwrap_or_default();
+        let got: Vec<_> = problems.iter().map(|problem| problem.at(Path::new("job.toml"))).collect();
+        assert_eq!(got, want, "{text}");
+    }
+
+    #[test]
+    fn everything_wrong_comes_at_once_in_the_order_of_the_file() {
+        check(JOB, &[], &[]);
+        let text = "[run]\nname = \"a b\"\n[tasks]\ngrup_size = 4\nsampler = \"uniforn\"\n[eval]\nk = 4\n\
+                    [policy.sampling]\ntemperature = \"hot\"\ntop_p = 0\n[telemetry]\nmetrics_interval_millis = 1";
+        check(
+            text,
+            &["limits.lease_milis=4", "run.seed"],
+            &[
+                "job.toml:2: run.name: \"a b\"; use 1 to 64 of A-Z a-z 0-9 . _ - and do not start with a dot",
+                "job.toml:3: tasks.source: 0 sources; add 1 to 64 sections [[tasks.source]]",
+                "job.toml:4: tasks.grup_size: unknown key; did you mean tasks.group_size?",
+                "job.toml:5: tasks.sampler: \"uniforn\" is not known; use sequential, uniform or weighted",
+                "job.toml:6: eval: not part of this version of furrow; leave it out",
+                "job.toml:9: policy.sampling.temperature: \"hot\"; use a number",
+                "job.toml:10: policy.sampling.top_p: 0; use more than 0, at most 1 (1 keeps all)",
+                "job.toml:12: telemetry.metrics_interval_millis: 1 is out of range; use 100 to 3600000 (an hour)",
+                "--set: run.seed: no value; write key=value, such as run.seed=7",
+                "--set: limits.lease_milis: unknown key; did you mean limits.lease_millis?",
+            ],
+        );
+    }
+
+    #[test]
+    fn what_was_said_once_is_not_said_again() {
+        // No "0 sources" beside it: the sources are there, only not readable.
+        check(
+            "[tasks]\nsource = \"starter\"",
+            &[],
+            &["job.toml:2: tasks.source: \"starter\"; write [[tasks.source]] for each entry"],
+        );
+        check("[[tasks.sorce]]", &[], &["job.toml:1: tasks.sorce: unknown key; did you mean tasks.source?"]);
+    }
+
+    #[test]
+    fn a_section_points_at_the_line_it_speaks_of() {
+        let source = "[[tasks.source]]\nsuite = \"starter\"\n";
+        let missing = "path: missing; name the task file or the suite's folder";
+        check(source, &[], &[&format!("job.toml:1: tasks.source[0].{missing}")]);
+        check(
+            &format!("{JOB}{source}"),
+            &["tasks.group_size=0"],
+            &[
+                &format!("job.toml:7: tasks.source[1].{missing}"),
+                "--set: tasks.group_size: 0 is out of range; use 1 to 1024",
+            ],
+        );
+    }
+
+    #[test]
+    fn settings_go_on_top() {
+        let job = |settings: &[&str]| parse(JOB, settings).unwrap();
+        assert_eq!(job(&["run.name=123"]).run_name.as_str(), "123");
+        assert_eq!(job(&["policy.sampling.temperature=0.7"]).policy.session.sampling.temperature, 0.7);
+        assert_eq!(job(&["policy.sampling.temperature=0"]).policy.session.sampling.temperature, 0.0);
+        assert_eq!(job(&["tasks.group_size=2", "tasks.group_size=3"]).tasks.group_size, 3);
+        assert_eq!(job(&["tasks.source[0].repeat=5"]).tasks.sources[0].repeat, 5);
+        assert_eq!(job(&["policy.grammar.extra=[\"drag\"]"]).policy.session.grammar.extra.len(), 1);
+    }
+
+    #[test]
+    fn one_seed_is_enough() {
+        let seeds = |text: &str, settings: &[&str]| {
+            let job = parse(text, settings).unwrap();
+            (job.tasks.seed, job.policy.session.sampling.seed)
+        };
+        assert_eq!(seeds(JOB, &[]), (0, 0));
+        assert_eq!(seeds(JOB, &["run.seed=7"]), (7, 7));
+        assert_eq!(seeds(JOB, &["run.seed=7", "tasks.seed=8"]), (8, 7));
+    }
+
+    #[test]
+    fn a_run_is_called_as_its_file_and_made_beside_it() {
+        let unnamed = JOB.replace("name = \"quick\"", "");
+        assert_eq!(parse(&unnamed, &[]).unwrap().run_dir, Path::new("/jobs/runs/by-file"));
+        assert_eq!(parse(JOB, &[]).unwrap().run_dir, Path::new("/jobs/runs/quick"));
+        assert_eq!(parse(JOB, &["run.output_dir=/data"]).unwrap().run_dir, Path::new("/data/quick"));
+        assert_eq!(
+            parse(JOB, &[&format!("run.name={}", "x".repeat(64))]).unwrap().run_name.as_str().len(),
+            64
+        );
+        assert!(parse(JOB, &[&format!("run.name={}", "x".repeat(65))]).is_err());
+        assert!(parse(JOB, &["run.name=../up"]).is_err());
+    }
+
+    #[test]
+    fn the_resolved_job_is_the_job() {
+        let settings =
+            ["run.seed=7", "policy.sampling.temperature=0.7", "limits.trajectories_per_version=64"];
+        let job = parse(JOB, &settings).unwrap();
+        // Read again from elsewhere, under another name, without the settings.
+        let again = Job::parse(&job.resolved, "other", Path::new("/elsewhere"), &[]).unwrap();
+        assert_eq!((&again.resolved, &again.run_dir), (&job.resolved, &job.run_dir));
+        assert!(job.resolved.contains("\ntemperature = 0.7\n"), "{}", job.resolved);
+        assert!(job.resolved.contains("path = \"/jobs/envs/starter\"\n"), "{}", job.resolved);
+    }
+
+    #[test]
+    fn the_resolved_job_names_every_key() {
+        let file: toml::Table = parse(JOB, &[]).unwrap().resolved.parse().unwrap();
+        let written = |key: &str| {
+            let mut parts = key.split('.');
+            let first = file.get(parts.next().unwrap());
+            parts.try_fold(first?, |value, part| value.get(part)).map(drop)
+        };
+        let shape = Shape::of::<JobFile>();
+        let missing: Vec<_> =
+            shape.keys().into_iter().filter(|key| !key.contains("[]") && written(key).is_none()).collect();
+        // Only what is absent unless chosen.
+        assert_eq!(
+            missing,
+            ["tasks.groups", "env.browser", "records.max_delay_millis", "limits.trajectories_per_version"]
+        );
+    }
+
+    #[test]
+    fn the_shape_of_a_job_is_known_to_the_last_key() {
+        fn unknown(shape: &Shape) -> bool {
+            match shape {
+                Shape::Unknown => true,
+                Shape::List(each) | Shape::Map(each) => unknown(each),
+                Shape::Section(keys) => keys.iter().any(|(_, shape)| unknown(shape)),
+                _ => false,
+            }
+        }
+        let shape = Shape::of::<JobFile>();
+        assert!(!unknown(&shape), "{shape:?}");
+        let keys = shape.keys();
+        for key in ["run.seed", "tasks.source[].path", "policy.sampling.top_p", "telemetry.log_level"] {
+            assert!(keys.iter().any(|known| known == key), "{key} is missing among {keys:?}");
+        }
+        for later in check::LATER {
+            assert!(!keys.iter().any(|known| known == later), "{later} exists now: take it off the list");
+        }
+    }
+
+    #[test]
+    fn what_is_probably_not_meant_is_warned_of() {
+        let warned = |settings: &[&str]| {
+            let warnings = parse(JOB, settings).unwrap().warnings;
+            warnings.into_iter().map(|problem| problem.key).collect::<Vec<_>>()
+        };
+        assert_eq!(warned(&[]), [""; 0]);
+        assert_eq!(warned(&["policy.sampling.temperature=0.5"]), [""; 0]);
+        assert_eq!(
+            warned(&["policy.sampling.top_p=0.9", "policy.sampling.top_k=5", "policy.sampling.min_p=0.1"]),
+            ["policy.sampling.top_p", "policy.sampling.top_k", "policy.sampling.min_p"]
+        );
+        assert_eq!(warned(&["env.sessions_max=9", "policy.sessions_max=8"]), ["env.sessions_max"]);
+    }
+
+    #[test]
+    fn a_file_that_is_none_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("job.toml");
+        let check = |bytes: Option<&[u8]>, want: &str| {
+            bytes.into_iter().for_each(|bytes| std::fs::write(&path, bytes).unwrap());
+            let lines = Job::read(&path, &[]).unwrap_err();
+            assert!(lines[0].starts_with(&format!("{}{want}", path.display())), "{lines:?}");
+        };
+        check(None, ": the job file cannot be read: No such file");
+        check(Some(b"run = 1\n"), ":1: run: 1; write a section [run]");
+        check(Some(b"\n[run\n"), ":2: this is no TOML: ");
+        check(Some(b"\xff\xfe"), ": no text in UTF-8");
+        check(Some(&vec![b'\n'; 1 + (1 << 20)]), ": larger than 1048576 bytes");
+    }
+}

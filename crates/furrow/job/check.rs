@@ -1,0 +1,265 @@
+//! Holds what was written against what may be written; finds all that is wrong at once, by key and line.
+
+use super::shape::Shape;
+use super::tree::{Node, Place, Problem, Value};
+
+/// Keys that documents speak of and this version does not act on. Accepting them would be a promise.
+pub const LATER: [&str; 4] = ["policy.weights", "score", "eval", "dashboard"];
+
+/// What [`check`] found.
+#[derive(Debug, Default)]
+pub struct Findings {
+    /// All unknown keys and all values of the wrong kind.
+    pub problems: Vec<Problem>,
+    /// Keys that something was said about: found wrong, or named as what was probably meant.
+    pub named: Vec<String>,
+}
+
+/// Finds everything that no section could read, and takes it out of the tree, so that the sections can look at the rest.
+pub fn check(tree: &mut Node, shape: &Shape) -> Findings {
+    let mut checker = Checker { known: shape.keys(), findings: Findings::default() };
+    checker.keep(tree, shape, "");
+    checker.findings
+}
+
+struct Checker {
+    known: Vec<String>,
+    findings: Findings,
+}
+
+impl Checker {
+    /// Whether the value can be read, perhaps without some of what is below it.
+    fn keep(&mut self, node: &mut Node, shape: &Shape, key: &str) -> bool {
+        match (&mut node.value, shape) {
+            (Value::Section(entries), Shape::Section(_) | Shape::Map(_)) => {
+                entries.retain_mut(|(name, child)| self.keep_entry(child, shape, &join(key, name), name));
+                true
+            }
+            (Value::List(entries), Shape::List(each)) => {
+                // One that cannot be read takes the list along: without it the others would move to other places.
+                let unread =
+                    |(index, entry): (usize, &mut Node)| !self.keep(entry, each, &format!("{key}[{index}]"));
+                let lost = entries.iter_mut().enumerate().map(unread).filter(|lost| *lost).count();
+                lost == 0
+            }
+            (Value::Plain(value), shape) if fits(value, shape) => true,
+            (value, shape) => {
+                let text = wrong_kind(key, value, shape);
+                self.found(node.place, key, text);
+                false
+            }
+        }
+    }
+
+    fn keep_entry(&mut self, node: &mut Node, section: &Shape, key: &str, name: &str) -> bool {
+        match section.at(name) {
+            Some(shape) => self.keep(node, shape, key),
+            None => {
+                let text = self.unknown(key, section);
+                self.found(node.place, key, text);
+                false
+            }
+        }
+    }
+
+    fn found(&mut self, place: Place, key: &str, text: String) {
+        self.findings.named.push(key.to_owned());
+        self.findings.problems.push(Problem { place, key: key.to_owned(), text });
+    }
+
+    fn unknown(&mut self, key: &str, section: &Shape) -> String {
+        if LATER.contains(&key) {
+            return "not part of this version of furrow; leave it out".to_owned();
+        }
+        match nearest(key, &self.known) {
+            Some(meant) => {
+                let text = format!("unknown key; did you mean {meant}?");
+                self.findings.named.push(meant);
+                text
+            }
+            None => format!("unknown key; {} {}", known_here(key), names(section).join(", ")),
+        }
+    }
+}
+
+fn wrong_kind(key: &str, value: &Value, shape: &Shape) -> String {
+    let remedy = match (value, shape) {
+        (_, Shape::List(each)) if matches!(**each, Shape::Section(_)) => {
+            format!("write [[{key}]] for each entry")
+        }
+        (_, Shape::Section(_) | Shape::Map(_)) => format!("write a section [{key}]"),
+        _ => format!("use {shape}"),
+    };
+    format!("{value}; {remedy}")
+}
+
+fn known_here(key: &str) -> String {
+    match key.rsplit_once('.') {
+        Some((section, _)) => format!("[{section}] knows"),
+        None => "the sections are".to_owned(),
+    }
+}
+
+fn names(section: &Shape) -> Vec<&str> {
+    match section {
+        Shape::Section(keys) => keys.iter().map(|(name, _)| *name).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn fits(value: &toml::Value, shape: &Shape) -> bool {
+    match (shape, value) {
+        (Shape::Flag, toml::Value::Boolean(_)) => true,
+        (Shape::Whole { least, most }, toml::Value::Integer(number)) => {
+            (least..=most).contains(&&i128::from(*number))
+        }
+        (Shape::Number, toml::Value::Float(_) | toml::Value::Integer(_)) => true,
+        (Shape::Text | Shape::Path, toml::Value::String(_)) => true,
+        (Shape::Choice(words), toml::Value::String(word)) => words.contains(&word.as_str()),
+        _ => false,
+    }
+}
+
+/// The known key that was most likely meant: alike in its last name, and rather in the same section than elsewhere.
+fn nearest(key: &str, known: &[String]) -> Option<String> {
+    // Below 0.6 two names of ten letters differ in more than four: no slip of a finger.
+    const ALIKE: f64 = 0.6;
+    // A name from elsewhere must be nearly right to be preferred.
+    const ELSEWHERE: f64 = 0.2;
+    let (section, name) = split(key);
+    let section_known_as = without_indices(section);
+    let likeness = |candidate: &String| {
+        let (other_section, other_name) = split(candidate);
+        let alike = strsim::normalized_damerau_levenshtein(name, other_name);
+        match other_section == section_known_as {
+            true => (alike, join(section, other_name)),
+            false => (alike - ELSEWHERE, candidate.clone()),
+        }
+    };
+    let best = known.iter().map(likeness).max_by(|one, other| one.0.total_cmp(&other.0))?;
+    (best.0 >= ALIKE).then_some(best.1)
+}
+
+fn split(key: &str) -> (&str, &str) {
+    key.rsplit_once('.').unwrap_or(("", key))
+}
+
+/// `tasks.source[3].path` is known as `tasks.source[].path`.
+fn without_indices(key: &str) -> String {
+    let piece = |piece: &str| match piece.split_once(']') {
+        Some((_, rest)) => format!("[]{rest}"),
+        None => piece.to_owned(),
+    };
+    key.split('[').map(piece).collect()
+}
+
+/// A key that is no plain name is shown in quotes.
+fn join(section: &str, name: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    let name =
+        if !name.is_empty() && name.chars().all(plain) { name.to_owned() } else { format!("{name:?}") };
+    if section.is_empty() { name } else { format!("{section}.{name}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::tree::parse;
+
+    fn shape() -> Shape {
+        let whole = || Shape::Whole { least: 0, most: 1000 };
+        let source = Shape::Section(vec![("path", Shape::Path), ("repeat", whole())]);
+        let tasks = Shape::Section(vec![("group_size", whole()), ("source", Shape::List(Box::new(source)))]);
+        let sampling = Shape::Section(vec![("temperature", Shape::Number), ("top_p", Shape::Number)]);
+        let grammar = Shape::Section(vec![("extra", Shape::List(Box::new(Shape::Text)))]);
+        let policy = Shape::Section(vec![("sampling", sampling), ("grammar", grammar), ("on", Shape::Flag)]);
+        let telemetry = Shape::Section(vec![("log_level", Shape::Choice(&["warn", "info"]))]);
+        Shape::Section(vec![("tasks", tasks), ("policy", policy), ("telemetry", telemetry)])
+    }
+
+    #[track_caller]
+    fn check_file(text: &str, want: &[&str]) {
+        let findings = check(&mut parse(text).unwrap(), &shape());
+        let got: Vec<_> =
+            findings.problems.iter().map(|Problem { key, text, .. }| format!("{key}: {text}")).collect();
+        assert_eq!(got, want, "{text}");
+    }
+
+    #[test]
+    fn an_unknown_key_is_told_its_nearest_known_one() {
+        check_file("[tasks]\ngroup_size = 4\n[[tasks.source]]\npath = \"a\"", &[]);
+        check_file(
+            "[tasks]\ngrup_size = 4",
+            &["tasks.grup_size: unknown key; did you mean tasks.group_size?"],
+        );
+        check_file("[tsks]\nx = 1\ny = 2", &["tsks: unknown key; did you mean tasks?"]);
+        check_file("group_size = 4", &["group_size: unknown key; did you mean tasks.group_size?"]);
+        check_file(
+            "[policy]\ntemperature = 1",
+            &["policy.temperature: unknown key; did you mean policy.sampling.temperature?"],
+        );
+        check_file(
+            "[[tasks.source]]\npath = \"a\"\n[[tasks.source]]\npth = \"b\"",
+            &["tasks.source[1].pth: unknown key; did you mean tasks.source[1].path?"],
+        );
+        check_file("[tasks]\nwholly = 4", &["tasks.wholly: unknown key; [tasks] knows group_size, source"]);
+        check_file("[zzz]", &["zzz: unknown key; the sections are tasks, policy, telemetry"]);
+        check_file("\"a b\" = 1", &["\"a b\": unknown key; the sections are tasks, policy, telemetry"]);
+    }
+
+    #[test]
+    fn sections_of_later_versions_are_refused_as_such() {
+        let later = |key: &str| format!("{key}: not part of this version of furrow; leave it out");
+        check_file(
+            "[eval]\nk = 4\n[policy.weights]\npath = \"x\"",
+            &[&later("eval"), &later("policy.weights")],
+        );
+    }
+
+    #[test]
+    fn a_wrong_kind_names_key_value_and_remedy() {
+        check_file("tasks = 5", &["tasks: 5; write a section [tasks]"]);
+        check_file(
+            "[tasks]\ngroup_size = \"four\"",
+            &["tasks.group_size: \"four\"; use a whole number from 0 to 1000"],
+        );
+        check_file("[tasks]\ngroup_size = -1", &["tasks.group_size: -1; use a whole number from 0 to 1000"]);
+        check_file(
+            "[tasks]\ngroup_size = 1.0",
+            &["tasks.group_size: 1.0; use a whole number from 0 to 1000"],
+        );
+        check_file("[tasks.group_size]", &["tasks.group_size: a section; use a whole number from 0 to 1000"]);
+        check_file(
+            "[tasks.source]\npath = \"a\"",
+            &["tasks.source: a section; write [[tasks.source]] for each entry"],
+        );
+        check_file(
+            "[tasks]\nsource = \"a\"",
+            &["tasks.source: \"a\"; write [[tasks.source]] for each entry"],
+        );
+        check_file("[tasks]\nsource = [1]", &["tasks.source[0]: 1; write a section [tasks.source[0]]"]);
+        check_file("[policy.sampling]\ntop_p = true", &["policy.sampling.top_p: true; use a number"]);
+        check_file("[policy.sampling]\ntop_p = 1", &[]);
+        check_file("[policy]\non = 1", &["policy.on: 1; use true or false"]);
+        check_file(
+            "[policy.grammar]\nextra = [\"a\", 2]",
+            &["policy.grammar.extra[1]: 2; use text in quotes"],
+        );
+        check_file(
+            "[policy.grammar]\nextra = \"a\"",
+            &["policy.grammar.extra: \"a\"; use a list [..], each entry text in quotes"],
+        );
+        check_file(
+            "[telemetry]\nlog_level = \"inof\"",
+            &["telemetry.log_level: \"inof\"; use one of \"warn\", \"info\""],
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_taken_out_and_the_rest_stays() {
+        let mut tree = parse("[tasks]\ngrup_size = 4\nsource = 1\n[policy]\non = true\nof = 1").unwrap();
+        let findings = check(&mut tree, &shape());
+        assert_eq!(findings.named, ["policy.of", "tasks.group_size", "tasks.grup_size", "tasks.source"]);
+        assert_eq!(tree.into_toml().to_string(), "{ policy = { on = true }, tasks = {} }");
+    }
+}

@@ -1,0 +1,170 @@
+//! Turns a checked job into running services: what each role needs of it, made in one place for `run` and for the roles alone.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use furrow_coordinator::Identity;
+use furrow_env::sim::{Air, SimConfig};
+use furrow_env::{Chromium, Root, Site, Sites, Stages};
+use furrow_rollout::Id;
+use furrow_tasks::{SiteRoot, TaskSet};
+use furrow_telemetry::{Exporter, Logs, Role, TelemetryConfig, TimeSource, log_path};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::job::Job;
+use crate::{Failure, output};
+
+/// A job, its tasks, and where it runs.
+pub struct Launch {
+    /// The checked job.
+    pub job: Job,
+    /// Its tasks.
+    pub set: TaskSet,
+}
+
+/// Keys of the resolved job that a resumed run must not change.
+const IDENTITY: &[&str] = &[
+    "run.name",
+    "run.seed",
+    "tasks",
+    "policy.kind",
+    "policy.grammar",
+    "policy.sampling",
+    "policy.context",
+    "policy.instructions",
+];
+
+impl Launch {
+    /// Reads the job and loads its tasks, or says all that is wrong with them.
+    pub fn read(args: &crate::JobArgs) -> Result<Self, Failure> {
+        let job = Job::read(&args.job, &args.set).map_err(Failure::Input)?;
+        let set = furrow_tasks::load(&job.tasks).map_err(Failure::Input)?;
+        for warning in &job.warnings {
+            output::complain(&format!("warning: {}", warning.at(&args.job)));
+        }
+        for note in set.notes() {
+            output::complain(&format!("note: {note}"));
+        }
+        Ok(Self { job, set })
+    }
+
+    /// What the coordinator is told.
+    pub fn coordinator(self, resume: bool) -> Result<furrow_coordinator::Job, Failure> {
+        let Self { job, set } = self;
+        let identity = identity(&job.resolved, &set.fingerprint())?;
+        Ok(furrow_coordinator::Job {
+            run_id: job.run_name,
+            run_dir: job.run_dir,
+            resume,
+            identity,
+            job_toml: job.resolved,
+            tasks: set,
+            tasks_config: job.tasks,
+            session: job.policy.session,
+            limits: job.limits,
+            records: job.records,
+        })
+    }
+
+    /// Refuses to resume a run whose job was another, and says what differs.
+    pub fn check_same_job(&self) -> Result<(), Failure> {
+        let path = self.job.run_dir.join("job.toml");
+        let Ok(began) = fs::read_to_string(&path) else { return Ok(()) };
+        let differences = identity(&self.job.resolved, "")?.differences(&identity(&began, "")?);
+        if differences.is_empty() { Ok(()) } else { Err(Failure::Input(differences)) }
+    }
+
+    /// Where trajectories are acted: real browsers, or air with screenshots of so many bytes.
+    pub async fn stages(&self, air: Option<usize>) -> Result<Arc<dyn Stages>, Failure> {
+        if let Some(screenshot_bytes) = air {
+            return Ok(Arc::new(Air::new(SimConfig { screenshot_bytes, ..SimConfig::default() })));
+        }
+        let env = &self.job.env;
+        let sites: Vec<Site> = self.set.sites().iter().map(site).collect();
+        let sites = Sites::open(&sites, env.sites)?;
+        let pool = Chromium::start(env.browser.clone(), Arc::new(sites), env.egress).await;
+        Ok(Arc::new(pool.map_err(|error| Failure::Input(vec![crate::chain(&error.into())]))?))
+    }
+}
+
+fn site(spec: &furrow_tasks::SiteSpec) -> Site {
+    let root = match &spec.root {
+        SiteRoot::Folder(folder) => Root::Folder(folder.clone()),
+        SiteRoot::Wheel { path, prefix } => {
+            Root::Zip { path: path.clone(), prefix: prefix.trim_end_matches('/').to_owned() }
+        }
+    };
+    Site { host: spec.host.clone(), root }
+}
+
+/// The settings of a resolved job that make it this job.
+fn identity(resolved: &str, tasks: &str) -> Result<Identity, Failure> {
+    let table: toml::Table =
+        resolved.parse().map_err(|why| Failure::Input(vec![format!("job.toml: {why}")]))?;
+    let mut settings = vec![("task files".to_owned(), tasks.to_owned())];
+    for key in IDENTITY {
+        let mut parts = key.split('.');
+        let first = parts.next().and_then(|part| table.get(part));
+        let value = parts.fold(first, |value, part| value.and_then(|value| value.get(part)));
+        settings.push(((*key).to_owned(), value.map(ToString::to_string).unwrap_or_default()));
+    }
+    Ok(Identity::new(settings))
+}
+
+/// A name for a worker that nobody named: role, machine's process and a random tail, so that a reborn one is another.
+pub fn worker_name<K: furrow_rollout::Kind>(given: Option<&str>, role: &str) -> Result<Id<K>, Failure> {
+    let text = match given {
+        Some(name) => name.to_owned(),
+        None => {
+            let tail = uuid::Uuid::now_v7().simple().to_string();
+            format!("{role}-{}-{}", std::process::id(), &tail[tail.len() - 6..])
+        }
+    };
+    Id::new(&text).map_err(|bad| Failure::Input(vec![format!("--id: {bad}")]))
+}
+
+/// Starts logging for the rest of the process.
+pub fn logs(run_dir: &Path, role: Role, config: &TelemetryConfig) -> Result<(), Failure> {
+    Ok(Logs::to_file(log_path(run_dir, role), config).start()?)
+}
+
+/// Writes figures to `<run>/metrics.jsonl` until `stop`.
+pub fn metrics(
+    run_dir: &Path,
+    role: Role,
+    config: &TelemetryConfig,
+    stop: CancellationToken,
+) -> Result<tokio::task::JoinHandle<()>, Failure> {
+    let exporter = Exporter::open(&run_dir.join("metrics.jsonl"), role, TimeSource::system())?;
+    Ok(tokio::spawn(furrow_telemetry::export(exporter, config.clone(), stop)))
+}
+
+/// A runtime for services.
+pub fn runtime() -> Result<Runtime, Failure> {
+    Ok(tokio::runtime::Builder::new_multi_thread().enable_all().build()?)
+}
+
+/// A token that the first SIGTERM or SIGINT cancels. The second ends the process at once; its browsers die with it.
+pub fn stop_on_signal() -> Result<CancellationToken, Failure> {
+    let stop = CancellationToken::new();
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let told = stop.clone();
+    tokio::spawn(async move {
+        for already in [false, true] {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if already {
+                output::complain("told twice to stop: ending at once; go on later with --resume");
+                std::process::exit(130);
+            }
+            output::complain("draining: nothing new is started, work in hand ends; once more to end at once");
+            told.cancel();
+        }
+    });
+    Ok(stop)
+}

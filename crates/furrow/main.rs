@@ -1,0 +1,125 @@
+//! The command line: reads a job file, checks it, starts services, looks at data sets.
+
+mod commands;
+mod job;
+mod launch;
+mod output;
+mod progress;
+mod run_dir;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::commands::{bench, check, checkpoint, doctor, model, plan, records, roles, run, tasks};
+
+/// Collects rollouts of computer-use agents in real browsers and writes them to Parquet.
+#[derive(Debug, Parser)]
+#[command(version, propagate_version = true, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Collect: start every role in this process and fill a run directory
+    Run(run::RunArgs),
+    /// Read, resolve and check a job file, print the plan, start nothing
+    Check(check::CheckArgs),
+    /// Start a coordinator alone
+    Coordinator(roles::CoordinatorArgs),
+    /// Start an environment worker alone: a pool of browsers
+    Env(roles::WorkerArgs),
+    /// Start a policy worker alone
+    Policy(roles::PolicyArgs),
+    /// Look at the tasks of a job
+    #[command(subcommand)]
+    Tasks(tasks::TasksCommand),
+    /// Look at a data set, or prove that it can be trusted
+    #[command(subcommand)]
+    Records(records::RecordsCommand),
+    /// Say what a model takes on a device, how many sessions fit, and the floor of a rollout
+    Plan(plan::PlanArgs),
+    /// Write random checkpoints of the published architecture, or look at any
+    #[command(subcommand)]
+    Checkpoint(checkpoint::CheckpointCommand),
+    /// Run a checkpoint by itself
+    #[command(subcommand)]
+    Model(model::ModelCommand),
+    /// Say whether this machine is fit to run a farm, and what to do if not
+    Doctor(doctor::DoctorArgs),
+    /// Measure parts of the farm on this machine
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
+}
+
+/// Which job, and what to change in it.
+#[derive(Debug, Args)]
+struct JobArgs {
+    /// Job file (TOML)
+    job: PathBuf,
+    /// Replace a key, such as `policy.sampling.temperature=0.7`; may be given again
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+/// What went wrong, and with it the exit status.
+#[derive(Debug)]
+enum Failure {
+    /// The input is wrong: each line names a key, its value and what would be right. Exit status 2.
+    Input(Vec<String>),
+    /// The work failed. Exit status 1.
+    Work(anyhow::Error),
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Failure::Work(error.into())
+    }
+}
+
+fn main() -> ExitCode {
+    #[cfg(feature = "failpoints")]
+    furrow_coordinator::arm_fail_points();
+    let outcome = match Cli::parse().command {
+        Command::Run(args) => run::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Coordinator(args) => roles::coordinator(&args),
+        Command::Env(args) => roles::env(&args),
+        Command::Policy(args) => roles::policy(&args),
+        Command::Tasks(command) => tasks::run(&command),
+        Command::Records(command) => records::run(&command),
+        Command::Plan(args) => plan::run(&args),
+        Command::Checkpoint(command) => checkpoint::run(&command),
+        Command::Model(command) => model::run(&command),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Bench(command) => bench::run(&command),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Input(problems)) => {
+            for problem in problems {
+                output::complain(&problem);
+            }
+            ExitCode::from(2)
+        }
+        Err(Failure::Work(error)) => {
+            output::complain(&chain(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// An error and its causes on one line, a cause that repeats what was said left out.
+fn chain(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.ends_with(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+    }
+    text
+}

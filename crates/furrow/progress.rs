@@ -1,0 +1,104 @@
+//! How far a run is: a bar for people, lines for logs, JSON for programs.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use furrow_wire::v1::ProgressResponse;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::{Value, json};
+
+use crate::output;
+
+/// How often a log that is no terminal gets a line.
+const LINE_EVERY: Duration = Duration::from_secs(15);
+
+/// Shows progress until it is dropped.
+pub struct Progress {
+    show: Show,
+    began: Instant,
+}
+
+enum Show {
+    Bar(ProgressBar),
+    Lines { last: Option<Instant> },
+    Json { last: Option<Value> },
+}
+
+impl Progress {
+    /// A bar on a terminal, else a line now and then; with `as_json` one JSON object a change.
+    pub fn new(as_json: bool) -> Self {
+        let show = match (as_json, std::io::stderr().is_terminal()) {
+            (true, _) => Show::Json { last: None },
+            (false, true) => Show::Bar(bar()),
+            (false, false) => Show::Lines { last: None },
+        };
+        Self { show, began: Instant::now() }
+    }
+
+    /// Takes the newest figures.
+    pub fn update(&mut self, now: &ProgressResponse) -> Result<(), serde_json::Error> {
+        let text = describe(now, self.began.elapsed());
+        match &mut self.show {
+            Show::Bar(bar) => {
+                bar.set_length(u64::from(now.groups_planned));
+                bar.set_position(u64::from(now.groups_closed));
+                bar.set_message(text);
+            }
+            Show::Lines { last } => {
+                if last.is_none_or(|at| at.elapsed() >= LINE_EVERY) {
+                    *last = Some(Instant::now());
+                    output::line(format!("{} of {} groups, {text}", now.groups_closed, now.groups_planned));
+                }
+            }
+            Show::Json { last } => {
+                let value = figures(now);
+                if last.as_ref() != Some(&value) {
+                    output::json(&value)?;
+                    *last = Some(value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The last word.
+    pub fn finish(self) {
+        if let Show::Bar(bar) = self.show {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// The figures of a run, for programs.
+pub fn figures(now: &ProgressResponse) -> Value {
+    json!({
+        "run_id": now.run_id, "groups_planned": now.groups_planned, "groups_closed": now.groups_closed, "assigned": now.assigned,
+        "scored": now.scored, "failed": now.failed, "published": now.published, "steps": now.steps,
+        "reward_mean": mean(now), "successes": now.successes, "env_workers": now.env_workers, "policy_workers": now.policy_workers,
+        "admission": now.admission, "run_over": now.run_over,
+    })
+}
+
+fn bar() -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template("{bar:24} {pos}/{len} groups  {msg}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
+}
+
+fn describe(now: &ProgressResponse, elapsed: Duration) -> String {
+    let rate = f64::from(now.scored) / elapsed.as_secs_f64().max(1.0) * 3600.0;
+    let mut text =
+        format!("{} scored, {} failed, {} running, {rate:.0} an hour", now.scored, now.failed, now.assigned);
+    if let Some(mean) = mean(now) {
+        text.push_str(&format!(", reward {mean:.2}"));
+    }
+    if !matches!(now.admission.as_str(), "" | "open") {
+        text.push_str(&format!(" (nothing new: {})", now.admission));
+    }
+    text
+}
+
+fn mean(now: &ProgressResponse) -> Option<f64> {
+    (now.scored > 0).then(|| now.reward_sum / f64::from(now.scored))
+}

@@ -1,0 +1,128 @@
+//! The run directory: made once, never reused by accident.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use furrow_coordinator::RunLock;
+
+use crate::Failure;
+
+/// How a run begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Begin {
+    /// In a directory that holds no run.
+    Fresh,
+    /// Where an earlier start of the same job stopped.
+    Resume,
+    /// From nothing: what an earlier run left in the directory is removed.
+    Clean,
+}
+
+/// What a run puts into its directory. `--clean` removes these and nothing else.
+const CONTENTS: &[&str] = &[
+    "job.toml",
+    "ledger.sqlite",
+    "ledger.sqlite-wal",
+    "ledger.sqlite-shm",
+    "spool",
+    "data",
+    "logs",
+    "metrics.jsonl",
+];
+
+/// Makes the directory ready for a run and writes the resolved job into it.
+pub fn prepare(dir: &Path, begin: Begin, resolved_job: &str) -> Result<(), Failure> {
+    let holds_run = dir.join("ledger.sqlite").exists();
+    match begin {
+        Begin::Fresh if holds_run => {
+            return Err(refused(
+                dir,
+                "holds a run already; go on with it by --resume, start over by --clean, or give run.name another name",
+            ));
+        }
+        Begin::Fresh if !is_empty(dir)? => {
+            return Err(refused(
+                dir,
+                "is not empty; name another run.output_dir or run.name, or start over by --clean",
+            ));
+        }
+        Begin::Resume if !holds_run => {
+            return Err(refused(dir, "holds no run to resume; leave --resume out"));
+        }
+        _ => {}
+    }
+    fs::create_dir_all(dir).map_err(|why| refused(dir, &format!("cannot be made: {why}")))?;
+    if begin == Begin::Clean {
+        // Nobody may be at work in what is removed; the lock is freed again for the coordinator that takes it next.
+        let _lock = RunLock::take(dir).map_err(|held| Failure::Input(vec![held.to_string()]))?;
+        CONTENTS.iter().try_for_each(|name| remove(&dir.join(name)))?;
+    }
+    write_whole(&dir.join("job.toml"), resolved_job)?;
+    Ok(())
+}
+
+fn refused(dir: &Path, why: &str) -> Failure {
+    Failure::Input(vec![format!("run directory {}: {why}", dir.display())])
+}
+
+/// Empty, absent, or with nothing in it but a lock file and the logs of workers that came first.
+fn is_empty(dir: &Path) -> Result<bool, Failure> {
+    match fs::read_dir(dir) {
+        Ok(mut entries) => Ok(entries.all(|entry| {
+            entry.is_ok_and(|entry| entry.file_name() == "lock" || entry.file_name() == "logs")
+        })),
+        Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(why) => Err(refused(dir, &format!("cannot be read: {why}"))),
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    match removed {
+        Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Under a temporary name first, so that a reader never sees half a file.
+fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+    let unfinished: PathBuf = path.with_extension("toml.tmp");
+    fs::write(&unfinished, text)?;
+    fs::rename(&unfinished, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(dir: &Path, begin: Begin, want: &str) {
+        let got = match prepare(dir, begin, "x = 1\n") {
+            Ok(()) => "ready".to_owned(),
+            Err(Failure::Input(problems)) => problems.join("; "),
+            Err(Failure::Work(error)) => error.to_string(),
+        };
+        assert!(got.contains(want), "{got} does not say {want:?}");
+    }
+
+    #[test]
+    fn a_run_directory_is_never_reused_by_accident() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("run");
+        check(&dir, Begin::Resume, "holds no run to resume");
+        check(&dir, Begin::Fresh, "ready");
+        assert_eq!(fs::read_to_string(dir.join("job.toml")).unwrap(), "x = 1\n");
+        check(&dir, Begin::Fresh, "is not empty");
+        fs::write(dir.join("ledger.sqlite"), "").unwrap();
+        check(&dir, Begin::Fresh, "--resume");
+        check(&dir, Begin::Resume, "ready");
+        fs::write(dir.join("mine.txt"), "kept").unwrap();
+        check(&dir, Begin::Clean, "ready");
+        assert!(!dir.join("ledger.sqlite").exists());
+        assert!(dir.join("mine.txt").exists(), "--clean removes what a run made, nothing else");
+        let held = RunLock::take(&dir).unwrap();
+        check(&dir, Begin::Clean, "in use by pid");
+        drop(held);
+    }
+}

@@ -1,0 +1,160 @@
+//! What runs a model: the interface that the `cpu` and the `cuda` backend share.
+//!
+//! A backend holds weights, state slots, KV pages and tile features. It knows no session: who owns a slot or a page, and what a
+//! sequence's page table is, is the caller's business (`policy/src/slots.rs`). A call either does all it was asked or says why not.
+
+use crate::config::Config;
+use crate::sample::{Pick, Picked};
+use crate::vision::Tile;
+
+/// Positions a KV page holds. 64 x 2 x 1024 x 2 bytes = 256 KiB a layer for the 12B: large enough to stream, small enough to share.
+pub const PAGE_TOKENS: usize = 64;
+
+/// A place for the convolution and SSM state of one sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Slot(pub u32);
+
+/// A place for the keys and values of `PAGE_TOKENS` positions in every attention layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Page(pub u32);
+
+/// The language-model rows of one encoded tile, `[rows_per_tile, H]`, held by the backend until released.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Feature(pub u32);
+
+/// How much of everything a backend has. All of it is allocated when it is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// State slots.
+    pub slots: u32,
+    /// KV pages.
+    pub pages: u32,
+    /// Rows (tokens) of one batch.
+    pub rows_max: u32,
+    /// Rows of one batch whose logits may be asked for.
+    pub logits_max: u32,
+    /// Tile features.
+    pub features: u32,
+}
+
+/// Some tokens of one sequence, to be run after the state in `slot`.
+#[derive(Debug, Clone, Copy)]
+pub struct Span<'a> {
+    /// Where the sequence's state is; no two spans of a batch share one.
+    pub slot: Slot,
+    /// The sequence's pages in order: page i holds positions `i * PAGE_TOKENS..`; they cover `start + tokens.len()`.
+    pub pages: &'a [Page],
+    /// Tokens already in the state; with 0 the sequence starts anew, whatever the slot holds.
+    pub start: u32,
+    /// Tokens to run, at least one.
+    pub tokens: &'a [u32],
+    /// Image rows among them, sorted and disjoint.
+    pub insets: &'a [Inset],
+    /// Which rows' logits are wanted.
+    pub want: Want,
+}
+
+/// Rows of a tile that stand in place of the embeddings of placeholders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Inset {
+    /// Index of the first one in the span's tokens.
+    pub at: u32,
+    /// How many.
+    pub len: u32,
+    /// Whose rows.
+    pub feature: Feature,
+    /// Row of the tile the first one takes.
+    pub row: u32,
+}
+
+/// Rows of a span whose logits are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Want {
+    /// None: a prefill that goes on.
+    Nothing,
+    /// The last one: the next token is to be drawn.
+    Last,
+    /// Every one.
+    All,
+}
+
+/// A sequence's state in host memory, bit for bit.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Parked {
+    /// Convolution and SSM state.
+    pub state: Vec<u8>,
+    /// Keys and values, page by page.
+    pub pages: Vec<u8>,
+}
+
+/// Why a backend did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// The batch does not fit what the backend was opened with.
+    #[error("{what}: {asked} asked for, {room} there are")]
+    NoRoom {
+        /// Of what.
+        what: &'static str,
+        /// How many were asked for.
+        asked: usize,
+        /// How many there are.
+        room: usize,
+    },
+    /// A token id has no embedding.
+    #[error(
+        "token id {id} at index {index} has no row in the embedding table of {rows} rows and no image row stands in its place"
+    )]
+    NoEmbedding {
+        /// The id.
+        id: u32,
+        /// Where in the span.
+        index: usize,
+        /// Rows of the table.
+        rows: usize,
+    },
+    /// The checkpoint has no vision encoder.
+    #[error("the checkpoint reads text only; use one with a vision encoder or send no images")]
+    NoVision,
+    /// The device failed; it cannot be used any more.
+    #[error("the device failed: {0}")]
+    Device(String),
+}
+
+/// Runs a model. Logits of the newest batch stay inside until the next one.
+pub trait Backend: Send {
+    /// The model.
+    fn config(&self) -> &Config;
+
+    /// What it was opened with.
+    fn room(&self) -> Room;
+
+    /// Encodes tiles. Each feature stays until it is released.
+    fn encode(&mut self, tiles: &[Tile]) -> Result<Vec<Feature>, BackendError>;
+
+    /// Gives features back.
+    fn release(&mut self, features: &[Feature]);
+
+    /// Runs the spans and advances their states and pages. The wanted logits rows are numbered from 0 in the order of the spans.
+    fn run(&mut self, batch: &[Span<'_>]) -> Result<(), BackendError>;
+
+    /// Logits `[V]` of a wanted row of the newest batch.
+    fn logits(&mut self, row: u32) -> &[f32];
+
+    /// Draws a token from each of some wanted rows of the newest batch; one answer a pick.
+    fn sample(&mut self, picks: &[Pick<'_>]) -> Vec<Picked>;
+
+    /// Sets a slot to the state before any token.
+    fn clear(&mut self, slot: Slot);
+
+    /// Copies a slot's state.
+    fn copy_slot(&mut self, from: Slot, to: Slot);
+
+    /// Copies a page in every attention layer.
+    fn copy_page(&mut self, from: Page, to: Page);
+
+    /// Copies a sequence's state to host memory.
+    fn park(&mut self, slot: Slot, pages: &[Page]) -> Parked;
+
+    /// Brings a parked state back, into any slot and pages.
+    fn restore(&mut self, parked: &Parked, slot: Slot, pages: &[Page]);
+}

@@ -1,0 +1,217 @@
+//! The weight files of a directory: one, or several under an index.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use memmap2::Mmap;
+
+use super::header::{self, Entry, HeaderError};
+use super::{map, shown};
+use crate::file::{self, FileError};
+
+/// The one file of a checkpoint that is not sharded.
+pub(super) const SINGLE: &str = "model.safetensors";
+/// The index of one that is.
+pub(super) const INDEX: &str = "model.safetensors.index.json";
+/// Largest index that is read: 6,000 tensors x 110 bytes = 0.7 MB.
+const INDEX_BYTES_MAX: u64 = 16 << 20;
+/// Most shards; each stays mapped. The 12B, 24.6 GB in files of 5 GB, has five.
+const SHARDS_MAX: usize = 4096;
+
+/// Why the weight files of a directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ShardError {
+    /// A file could not be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// There is nothing to load.
+    #[error("{} holds neither {SINGLE} nor {INDEX}; give the directory of a Hugging Face checkpoint", dir.display())]
+    NoWeights {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// A weight file that nobody asks for: the directory mixes two checkpoints.
+    #[error("{} is named by no index; delete it, or write the index again", path.display())]
+    Unnamed {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// The index is not what it should be.
+    #[error("{} is not a JSON object with a `weight_map` from tensor to file", path.display())]
+    NotIndex {
+        /// The index.
+        path: PathBuf,
+        /// Where it stops being one.
+        source: serde_json::Error,
+    },
+    /// The index names something that is no file of the directory.
+    #[error("{} names the file {name}; only a plain name that ends in .safetensors, inside the directory, is read", path.display())]
+    Outside {
+        /// The index.
+        path: PathBuf,
+        /// The name.
+        name: String,
+    },
+    /// The index names a file that is not there.
+    #[error("{} names {name}, which is not there; copy the missing shard", path.display())]
+    Absent {
+        /// The index.
+        path: PathBuf,
+        /// The name.
+        name: String,
+    },
+    /// More files than any checkpoint has.
+    #[error("{} names {files} files; at most {SHARDS_MAX} are opened", path.display())]
+    TooMany {
+        /// The index.
+        path: PathBuf,
+        /// How many.
+        files: usize,
+    },
+    /// The operating system refused to map a file.
+    #[error("cannot map {} into memory", path.display())]
+    Map {
+        /// Which file.
+        path: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+    /// A file is no safetensors file that can be trusted.
+    #[error("{} is not a sound safetensors file", path.display())]
+    Header {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: HeaderError,
+    },
+}
+
+/// All weight files of a directory, mapped, headers checked.
+#[derive(Debug)]
+pub(super) struct Shards {
+    pub(super) files: Vec<Shard>,
+    /// Which file the index places a tensor in.
+    pub(super) index: Option<BTreeMap<String, String>>,
+}
+
+/// One weight file.
+#[derive(Debug)]
+pub(super) struct Shard {
+    pub(super) name: String,
+    pub(super) map: Mmap,
+    pub(super) entries: Vec<Entry>,
+}
+
+#[derive(serde::Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+impl Shards {
+    /// Opens every file; the first that fails ends it.
+    pub(super) fn open(dir: &Path) -> Result<Self, ShardError> {
+        let (names, index) = list(dir)?;
+        let files = names.iter().map(|name| Shard::open(dir, name)).collect::<Result<_, _>>()?;
+        Ok(Self { files, index })
+    }
+
+    /// Opens every file that can be opened, and says why the others cannot.
+    pub(super) fn survey(dir: &Path) -> (Self, Vec<ShardError>) {
+        let (names, index, mut errors) = match list(dir) {
+            Ok((names, index)) => (names, index, Vec::new()),
+            Err(error) => (BTreeSet::new(), None, vec![error]),
+        };
+        let mut files = Vec::new();
+        for name in &names {
+            match Shard::open(dir, name) {
+                Ok(shard) => files.push(shard),
+                Err(error) => errors.push(error),
+            }
+        }
+        (Self { files, index }, errors)
+    }
+}
+
+impl Shard {
+    fn open(dir: &Path, name: &str) -> Result<Self, ShardError> {
+        let path = dir.join(name);
+        let file = file::open(&path)?;
+        let map = map::map(&file).map_err(|source| ShardError::Map { path: path.clone(), source })?;
+        let entries = header::read(&map).map_err(|source| ShardError::Header { path, source })?;
+        Ok(Self { name: name.into(), map, entries })
+    }
+}
+
+type Listing = (BTreeSet<String>, Option<BTreeMap<String, String>>);
+
+/// The names of the files, and the index if there is one.
+fn list(dir: &Path) -> Result<Listing, ShardError> {
+    let path = dir.join(INDEX);
+    let index = path.exists().then(|| read_index(&path)).transpose()?;
+    let names: BTreeSet<String> = match &index {
+        Some(index) => index.values().cloned().collect(),
+        None if dir.join(SINGLE).exists() => BTreeSet::from([SINGLE.into()]),
+        None => return Err(ShardError::NoWeights { dir: dir.into() }),
+    };
+    if names.len() > SHARDS_MAX {
+        return Err(ShardError::TooMany { path, files: names.len() });
+    }
+    if let Some(name) = names.iter().find(|name| !is_plain(name)) {
+        return Err(ShardError::Outside { path, name: shown(name) });
+    }
+    if let Some(name) = names.iter().find(|name| !dir.join(name).exists()) {
+        return Err(ShardError::Absent { path, name: shown(name) });
+    }
+    refuse_unnamed(dir, &names)?;
+    Ok((names, index))
+}
+
+fn read_index(path: &Path) -> Result<BTreeMap<String, String>, ShardError> {
+    let text = file::read(path, INDEX_BYTES_MAX)?;
+    let index: Result<Index, _> = serde_json::from_slice(&text);
+    Ok(index.map_err(|source| ShardError::NotIndex { path: path.into(), source })?.weight_map)
+}
+
+/// Whether a name is that of a weight file in the directory itself, on any operating system.
+fn is_plain(name: &str) -> bool {
+    let mut components = Path::new(name).components();
+    let alone = matches!((components.next(), components.next()), (Some(Component::Normal(part)), None) if part == name);
+    alone && name.ends_with(".safetensors") && !name.contains(['\\', ':', '\0'])
+}
+
+/// A weight file beside the named ones means that two checkpoints were mixed; loading either half would go unnoticed.
+fn refuse_unnamed(dir: &Path, names: &BTreeSet<String>) -> Result<(), ShardError> {
+    let failed = |source| FileError::Read { path: dir.into(), source };
+    for found in fs::read_dir(dir).map_err(failed)? {
+        let found = found.map_err(failed)?;
+        let name = found.file_name().to_string_lossy().into_owned();
+        let weights = name.ends_with(".safetensors") && (name == SINGLE || name.starts_with("model-"));
+        if weights && !names.contains(&name) {
+            return Err(ShardError::Unnamed { path: found.path() });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_names_stay_inside() {
+        let check = |name: &str, plain: bool| assert_eq!(is_plain(name), plain, "{name:?}");
+        check("model-00001-of-00002.safetensors", true);
+        check("../model.safetensors", false);
+        check("/etc/model.safetensors", false);
+        check("sub/model.safetensors", false);
+        check("./model.safetensors", false);
+        check("model.safetensors/", false);
+        check("..\\model.safetensors", false);
+        check("c:model.safetensors", false);
+        check("model.bin", false);
+        check("", false);
+        check("..", false);
+    }
+}

@@ -1,0 +1,278 @@
+//! What a checkpoint's `config.json` says, checked: shapes of the language model and of the vision encoder.
+
+mod fields;
+mod json;
+mod problems;
+mod published;
+#[cfg(test)]
+mod tests;
+mod text;
+mod vision;
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use self::fields::Fields;
+pub use self::problems::{ConfigError, Problem, Problems};
+use crate::file;
+
+/// Largest `config.json` that is read. Published ones stay below 100 KB.
+const BYTES_MAX: u64 = 16 << 20;
+
+/// The whole model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// The language model.
+    pub text: TextConfig,
+    /// The vision encoder; `None` for a checkpoint that reads text only.
+    pub vision: Option<VisionConfig>,
+}
+
+/// One mixer; every layer holds exactly one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LayerKind {
+    /// `M`: Mamba-2.
+    Ssm,
+    /// `*`: grouped-query attention without positions.
+    Attention,
+    /// `-`: squared-ReLU MLP.
+    Mlp,
+    /// `E`: mixture of experts.
+    Moe,
+}
+
+/// The language model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TextConfig {
+    /// One mixer a layer, in order.
+    pub layers: Vec<LayerKind>,
+    /// Width of the residual stream, H.
+    pub hidden: usize,
+    /// Rows of the output head, V.
+    pub vocabulary: usize,
+    /// Width of an MLP layer, I.
+    pub intermediate: usize,
+    /// Epsilon of every norm.
+    pub norm_epsilon: f32,
+    /// Longest sequence, in tokens.
+    pub positions_max: usize,
+    /// Attention layers.
+    pub attention: AttentionConfig,
+    /// Mamba-2 layers.
+    pub ssm: SsmConfig,
+    /// Expert layers; `None` when there are none.
+    pub moe: Option<MoeConfig>,
+}
+
+/// Grouped-query attention.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AttentionConfig {
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads; `heads` is a multiple.
+    pub kv_heads: usize,
+    /// Size of a head; never derived from the hidden size.
+    pub head_dim: usize,
+}
+
+/// Mamba-2.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SsmConfig {
+    /// Heads, Hm.
+    pub heads: usize,
+    /// Size of a head.
+    pub head_dim: usize,
+    /// State size, N.
+    pub state: usize,
+    /// Groups that share one B and one C, G; `heads` is a multiple.
+    pub groups: usize,
+    /// Taps of the causal convolution.
+    pub conv_kernel: usize,
+    /// Tokens of a prefill chunk; an algorithm's choice that does not change the result.
+    pub chunk: usize,
+    /// Limits of dt after softplus; (0, inf) in every published checkpoint, which is no limit at all.
+    pub time_step_limit: (f32, f32),
+}
+
+/// Mixture of experts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MoeConfig {
+    /// Routed experts.
+    pub experts: usize,
+    /// Experts a token is sent to.
+    pub experts_per_token: usize,
+    /// Width of a routed expert.
+    pub intermediate: usize,
+    /// Width of the shared expert; 0 when there is none.
+    pub shared_intermediate: usize,
+    /// Router groups.
+    pub groups: usize,
+    /// Router groups that stay.
+    pub groups_kept: usize,
+    /// Whether the chosen weights are divided by their sum.
+    pub normalise: bool,
+    /// Factor on the chosen weights.
+    pub scaling: f32,
+    /// Width the routed experts work in; `None`: the hidden size.
+    pub latent: Option<usize>,
+}
+
+/// The vision encoder: tiles, RADIO tower, pixel shuffle, projector.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VisionConfig {
+    /// Side of a tile in pixels.
+    pub tile: usize,
+    /// Most tiles of an image, without the thumbnail.
+    pub tiles_max: usize,
+    /// Whether an image of more than one tile gets a thumbnail as well.
+    pub thumbnail: bool,
+    /// Side of a patch in pixels.
+    pub patch: usize,
+    /// Width of the tower.
+    pub hidden: usize,
+    /// Blocks of the tower.
+    pub blocks: usize,
+    /// Attention heads of a block.
+    pub heads: usize,
+    /// MLP width of a block.
+    pub intermediate: usize,
+    /// Side of the position table in patches.
+    pub positions_side: usize,
+    /// How the position table is resized.
+    pub align_corners: bool,
+    /// Pixel shuffle "v1" leaves rows and columns of output tokens swapped; "v2" does not.
+    pub shuffle_swapped: bool,
+    /// Patches a side that one token is made of (2 for a downsample ratio of 0.5).
+    pub shuffle: usize,
+    /// Width inside the projector.
+    pub projector_hidden: usize,
+    /// Mean of each colour channel.
+    pub mean: [f32; 3],
+    /// Standard deviation of each colour channel.
+    pub std: [f32; 3],
+    /// Placeholder of an image row; may lie beyond the embedding table.
+    pub image_token: u32,
+    /// Where to find the marks around an image when the tokenizer is asked: `<img>`, `</img>`.
+    pub image_marks: [String; 2],
+}
+
+impl Config {
+    /// Reads `config.json` of a checkpoint directory.
+    ///
+    /// # Errors
+    /// When the file cannot be read, is no JSON, or asks for anything that is not implemented: then every such key is named.
+    pub fn read(dir: &Path) -> Result<Self, ConfigError> {
+        let path = dir.join("config.json");
+        let text = file::read(&path, BYTES_MAX)?;
+        Self::parse(&text, &path)
+    }
+
+    /// Checks the text of a `config.json`; `path` is what errors call it.
+    ///
+    /// # Errors
+    /// As for [`Config::read`].
+    pub fn parse(text: &[u8], path: &Path) -> Result<Self, ConfigError> {
+        let value = json::read(text).map_err(|source| ConfigError::NotJson { path: path.into(), source })?;
+        Self::check(&value).map_err(|problems| ConfigError::Invalid { path: path.into(), problems })
+    }
+
+    fn check(value: &Value) -> Result<Self, Problems> {
+        let (empty, problems) = (Map::new(), RefCell::default());
+        let top = Fields::new("", value.as_object().unwrap_or(&empty), &problems);
+        top.none("quantization_config", "quantised weights cannot be read; take the bfloat16 checkpoint");
+        let text = text::read(text_section(top));
+        let vision = top.section("vision_config", "vision_config.").map(|section| vision::read(top, section));
+        match problems.into_inner() {
+            problems if problems.0.is_empty() => Ok(Self { text, vision }),
+            problems => Err(problems),
+        }
+    }
+}
+
+/// Where the language model's keys are: in a section of their own, or at the top of a text checkpoint.
+fn text_section(top: Fields<'_>) -> Fields<'_> {
+    match top.find(&["llm_config", "text_config"]) {
+        Some(("llm_config", _)) => top.section("llm_config", "llm_config.").unwrap_or(top),
+        Some(_) => top.section("text_config", "text_config.").unwrap_or(top),
+        None => top,
+    }
+}
+
+impl LayerKind {
+    /// The kind a character of `hybrid_override_pattern` stands for.
+    pub fn from_letter(letter: char) -> Option<Self> {
+        Some(match letter {
+            'M' => Self::Ssm,
+            '*' => Self::Attention,
+            '-' => Self::Mlp,
+            'E' => Self::Moe,
+            _ => return None,
+        })
+    }
+
+    /// Its character in `hybrid_override_pattern`.
+    pub fn letter(self) -> char {
+        match self {
+            Self::Ssm => 'M',
+            Self::Attention => '*',
+            Self::Mlp => '-',
+            Self::Moe => 'E',
+        }
+    }
+
+    /// The kind a name in `layers_block_type` stands for, old or new.
+    fn from_name(name: &str) -> Option<Self> {
+        Some(match name {
+            "mamba" | "linear_attention" => Self::Ssm,
+            "attention" | "full_attention" => Self::Attention,
+            "mlp" => Self::Mlp,
+            "moe" => Self::Moe,
+            _ => return None,
+        })
+    }
+}
+
+impl TextConfig {
+    /// Layers of one kind, by index.
+    pub fn layers_of(&self, kind: LayerKind) -> impl Iterator<Item = usize> + '_ {
+        self.layers.iter().enumerate().filter(move |(_, k)| **k == kind).map(|(index, _)| index)
+    }
+}
+
+impl SsmConfig {
+    /// Inner width, P = heads x head size.
+    pub fn inner(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// Channels of the convolution, W = P + 2 G N.
+    pub fn conv_width(&self) -> usize {
+        self.inner() + 2 * self.groups * self.state
+    }
+
+    /// Rows of `in_proj`: z, x, B, C, dt.
+    pub fn in_proj_width(&self) -> usize {
+        self.inner() + self.conv_width() + self.heads
+    }
+
+    /// Where each part lies in a row of `in_proj`: z, then x | B | C together, then dt.
+    pub fn parts(&self) -> [Range<usize>; 3] {
+        let (inner, conv) = (self.inner(), self.conv_width());
+        [0..inner, inner..inner + conv, inner + conv..inner + conv + self.heads]
+    }
+}
+
+impl VisionConfig {
+    /// Patches along a side of a tile.
+    pub fn patches_side(&self) -> usize {
+        self.tile / self.patch
+    }
+
+    /// Language-model rows a tile becomes: (512 / 16 / 2)^2 = 256 as published.
+    pub fn rows_per_tile(&self) -> usize {
+        (self.patches_side() / self.shuffle).pow(2)
+    }
+}

@@ -1,0 +1,49 @@
+//! Floors held to figures of an independent calculator, and to sums by hand.
+
+use super::*;
+use crate::config::Config;
+
+#[track_caller]
+fn near(got: f64, want: f64, share: f64) {
+    assert!((got / want - 1.0).abs() <= share, "{got}, expected {want} within {share}");
+}
+
+/// Figures of a calculator written independently of this one, H200, 100 sessions of 30 steps, 150 tokens a step.
+#[test]
+fn rollouts_of_the_published_model_have_their_known_floors() {
+    let (model, device) = (Config::published(), Device::named("h200").unwrap());
+    let floor = |screenshot, keep| {
+        let mix = Mix { screenshot, ..Mix::default() };
+        Rollout::floor(&model, device, &mix, keep).trajectories_per_hour
+    };
+    let (three_tiles, seven_tiles) = ((1280, 720), (1440, 900));
+    near(floor(three_tiles, Keep::Append), 1747.0, 0.01);
+    near(floor(seven_tiles, Keep::Append), 966.0, 0.01);
+    near(floor(three_tiles, Keep::LastImage), 1878.0, 0.02);
+    near(floor(seven_tiles, Keep::LastImage), 1191.0, 0.02);
+    near(floor(three_tiles, Keep::Again), 197.0, 0.2);
+}
+
+#[test]
+fn a_decode_step_moves_the_bytes_of_weights_states_and_contexts() {
+    let model = Config::published();
+    let bytes = |context| model.decode(100.0, context).iter().map(|part| part.bytes).sum::<f64>();
+    // 23.3 GB of weights without the embedding, 29.4 GB of states read and written, 0.4 GB of convolution states, activations.
+    near(bytes(0.0), 54.0e9, 0.03);
+    near(bytes(16_000.0) - bytes(0.0), 100.0 * 16_000.0 * 24_576.0, 1e-6);
+    near(model.session_bytes(0.0), 146_800_640.0 + 2_064_384.0, 1e-9);
+}
+
+#[test]
+fn a_transformer_pays_six_times_the_bytes_a_token() {
+    let transformer = Transformer::HOLO2_8B;
+    let a_token = transformer.session_bytes(1.0);
+    assert_eq!(a_token, 147_456.0);
+    assert_eq!(
+        a_token / (Config::published().session_bytes(1.0) - Config::published().session_bytes(0.0)),
+        6.0
+    );
+    // 8.8 billion weights in all, published as "8B".
+    near(transformer.weight_bytes() / 2.0, 8.7e9, 0.03);
+    assert_eq!(transformer.screenshot_tokens(1280, 720), 40 * 23);
+}

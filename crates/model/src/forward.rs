@@ -1,0 +1,306 @@
+//! One sequence through a backend, whole: logits of every token, log-probabilities, a greedy continuation.
+
+use std::ops::Range;
+
+use crate::backend::{Backend, BackendError, Feature, Inset, PAGE_TOKENS, Page, Room, Slot, Span, Want};
+use crate::config::Config;
+use crate::vision::Tile;
+
+/// What to run.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Request<'a> {
+    /// Token ids, image placeholders already expanded.
+    pub input_ids: &'a [u32],
+    /// Tiles whose rows stand in place of the placeholders, in order.
+    pub tiles: &'a [Tile],
+    /// Lengths of the pieces the prefill is cut into; empty: one piece.
+    pub segments: &'a [usize],
+    /// Tokens to decode greedily after it.
+    pub decode: usize,
+}
+
+/// What came of it. V is the vocabulary.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Outputs {
+    /// `[T, V]`, of every input token.
+    pub logits: Vec<f32>,
+    /// `[T - 1]`, of the next input token, at temperature 1.
+    pub logprobs: Vec<f32>,
+    /// `[N]`, each the first likeliest of its row of `decode_logits`.
+    pub decode_tokens: Vec<u32>,
+    /// `[N, V]`; row 0 follows the prompt.
+    pub decode_logits: Vec<f32>,
+}
+
+/// Why a sequence was not run.
+#[derive(Debug, thiserror::Error)]
+pub enum ForwardError {
+    /// Nothing to run.
+    #[error("no input ids: give at least one")]
+    NoTokens,
+    /// The segments do not make up the input.
+    #[error(
+        "segments {segments:?} add up to {sum}, but there are {tokens} input ids; each must be at least 1"
+    )]
+    Segments {
+        /// As given.
+        segments: Vec<usize>,
+        /// Of their lengths.
+        sum: usize,
+        /// Input ids.
+        tokens: usize,
+    },
+    /// Tiles and placeholders do not match.
+    #[error(
+        "{placeholders} image placeholders for {tiles} tiles of {rows} rows each: expand each image to tiles x {rows} placeholders"
+    )]
+    Placeholders {
+        /// Among the input ids.
+        placeholders: usize,
+        /// Given.
+        tiles: usize,
+        /// A tile.
+        rows: usize,
+    },
+    /// The logits do not fit into memory.
+    #[error("{rows} rows of {vocabulary} logits do not fit into memory")]
+    TooLong {
+        /// Rows of logits.
+        rows: usize,
+        /// Logits a row.
+        vocabulary: usize,
+    },
+    /// The backend refused.
+    #[error("the backend refused")]
+    Backend(#[from] BackendError),
+}
+
+/// Room for one sequence. Pieces longer than 512 rows are run in several calls: on the CPU the cuts change nothing.
+pub fn room(tokens: usize, tiles: usize, decode: usize) -> Room {
+    let rows = tokens.clamp(1, 512) as u32;
+    let pages = (tokens + decode).div_ceil(PAGE_TOKENS).max(1) as u32;
+    Room { slots: 1, pages, rows_max: rows, logits_max: rows, features: tiles as u32 }
+}
+
+/// Runs a sequence in slot 0 and the first pages of the backend.
+pub fn forward(backend: &mut dyn Backend, request: &Request<'_>) -> Result<Outputs, ForwardError> {
+    check_segments(request)?;
+    let images = Images::place(backend.config(), request)?;
+    let vocabulary = backend.config().text.vocabulary;
+    let mut outputs = Outputs::with_room(request, vocabulary)?;
+    check_positions(backend, request)?;
+    let features = if request.tiles.is_empty() { Vec::new() } else { backend.encode(request.tiles)? };
+    let done = run(backend, request, &images, &features, &mut outputs);
+    backend.release(&features);
+    done?;
+    let rows = outputs.logits.chunks_exact(vocabulary);
+    outputs.logprobs = rows.zip(&request.input_ids[1..]).map(|(row, id)| logprob(row, *id)).collect();
+    Ok(outputs)
+}
+
+fn run(
+    backend: &mut dyn Backend,
+    request: &Request<'_>,
+    images: &Images,
+    features: &[Feature],
+    outputs: &mut Outputs,
+) -> Result<(), BackendError> {
+    let mut sequence = Sequence::at_start(backend, request.input_ids.len() + request.decode);
+    let whole = [request.input_ids.len()];
+    let segments = if request.segments.is_empty() { &whole } else { request.segments };
+    let room = backend.room();
+    let rows_max = room.rows_max.min(room.logits_max) as usize;
+    for segment in segments {
+        let end = sequence.len() + segment;
+        while sequence.len() < end {
+            let rows = sequence.len()..end.min(sequence.len() + rows_max);
+            let insets = images.insets(rows.clone(), features);
+            sequence.run(backend, &request.input_ids[rows.clone()], &insets, Want::All)?;
+            for row in 0..rows.len() {
+                outputs.logits.extend_from_slice(backend.logits(row as u32));
+            }
+        }
+    }
+    decode(backend, &mut sequence, request.decode, outputs)
+}
+
+fn decode(
+    backend: &mut dyn Backend,
+    sequence: &mut Sequence,
+    count: usize,
+    outputs: &mut Outputs,
+) -> Result<(), BackendError> {
+    let width = backend.config().text.vocabulary;
+    for step in 0..count {
+        let at = outputs.decode_logits.len();
+        if step == 0 {
+            let last = outputs.logits.len() - width;
+            outputs.decode_logits.extend_from_slice(&outputs.logits[last..]);
+        } else {
+            sequence.run(backend, &outputs.decode_tokens[step - 1..], &[], Want::Last)?;
+            outputs.decode_logits.extend_from_slice(backend.logits(0));
+        }
+        outputs.decode_tokens.push(likeliest(&outputs.decode_logits[at..]));
+    }
+    Ok(())
+}
+
+/// A sequence and where its state is.
+#[derive(Debug, Clone)]
+pub struct Sequence {
+    slot: Slot,
+    pages: Vec<Page>,
+    len: usize,
+}
+
+impl Sequence {
+    /// A sequence without tokens in this slot, on these pages.
+    pub fn new(slot: Slot, pages: Vec<Page>) -> Self {
+        Self { slot, pages, len: 0 }
+    }
+
+    /// In slot 0, on as many of the backend's pages as so many tokens need, or on all.
+    fn at_start(backend: &dyn Backend, tokens: usize) -> Self {
+        let pages = tokens.div_ceil(PAGE_TOKENS).min(backend.room().pages as usize) as u32;
+        Self::new(Slot(0), (0..pages).map(Page).collect())
+    }
+
+    /// Tokens so far.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where its recurrent state is.
+    pub fn slot(&self) -> Slot {
+        self.slot
+    }
+
+    /// Where its keys and values are.
+    pub fn pages(&self) -> &[Page] {
+        &self.pages
+    }
+
+    /// These tokens as a span of a batch; call `advance` when it has run.
+    pub fn span<'a>(&'a self, tokens: &'a [u32], insets: &'a [Inset], want: Want) -> Span<'a> {
+        Span { slot: self.slot, pages: &self.pages, start: self.len as u32, tokens, insets, want }
+    }
+
+    /// Counts tokens that have run.
+    pub fn advance(&mut self, tokens: usize) {
+        self.len += tokens;
+    }
+
+    /// Runs more tokens, alone.
+    pub fn run(
+        &mut self,
+        backend: &mut dyn Backend,
+        tokens: &[u32],
+        insets: &[Inset],
+        want: Want,
+    ) -> Result<(), BackendError> {
+        backend.run(&[self.span(tokens, insets, want)])?;
+        self.advance(tokens.len());
+        Ok(())
+    }
+}
+
+/// Where image rows stand among the input ids.
+struct Images {
+    /// Positions of the placeholders, ascending.
+    positions: Vec<usize>,
+    rows_per_tile: usize,
+}
+
+impl Images {
+    fn place(config: &Config, request: &Request<'_>) -> Result<Self, ForwardError> {
+        let Some(vision) = &config.vision else {
+            return if request.tiles.is_empty() {
+                Ok(Self { positions: Vec::new(), rows_per_tile: 1 })
+            } else {
+                Err(BackendError::NoVision.into())
+            };
+        };
+        let ids = request.input_ids.iter().enumerate();
+        let positions: Vec<_> = ids.filter(|(_, id)| **id == vision.image_token).map(|(at, _)| at).collect();
+        let (placeholders, tiles, rows) = (positions.len(), request.tiles.len(), vision.rows_per_tile());
+        if placeholders != tiles * rows {
+            return Err(ForwardError::Placeholders { placeholders, tiles, rows });
+        }
+        Ok(Self { positions, rows_per_tile: rows })
+    }
+
+    /// The image rows among some tokens, by runs of neighbouring rows of one tile.
+    fn insets(&self, tokens: Range<usize>, features: &[Feature]) -> Vec<Inset> {
+        let first = self.positions.partition_point(|at| *at < tokens.start);
+        let mut insets: Vec<Inset> = Vec::new();
+        for (row, at) in self.positions.iter().enumerate().skip(first).take_while(|(_, at)| **at < tokens.end)
+        {
+            let (tile, row) = (row / self.rows_per_tile, (row % self.rows_per_tile) as u32);
+            let (at, feature) = ((at - tokens.start) as u32, features[tile]);
+            match insets.last_mut() {
+                Some(run) if run.feature == feature && run.at + run.len == at => run.len += 1,
+                _ => insets.push(Inset { at, len: 1, feature, row }),
+            }
+        }
+        insets
+    }
+}
+
+impl Outputs {
+    fn with_room(request: &Request<'_>, vocabulary: usize) -> Result<Self, ForwardError> {
+        let mut outputs = Self::default();
+        for (values, rows) in
+            [(&mut outputs.logits, request.input_ids.len()), (&mut outputs.decode_logits, request.decode)]
+        {
+            let size = rows.checked_mul(vocabulary);
+            size.and_then(|size| values.try_reserve_exact(size).ok())
+                .ok_or(ForwardError::TooLong { rows, vocabulary })?;
+        }
+        Ok(outputs)
+    }
+}
+
+fn check_segments(request: &Request<'_>) -> Result<(), ForwardError> {
+    let (segments, tokens) = (request.segments, request.input_ids.len());
+    if tokens == 0 {
+        return Err(ForwardError::NoTokens);
+    }
+    let sum = segments.iter().fold(0_usize, |sum, segment| sum.saturating_add(*segment));
+    if !segments.is_empty() && (sum != tokens || segments.contains(&0)) {
+        return Err(ForwardError::Segments { segments: segments.to_vec(), sum, tokens });
+    }
+    Ok(())
+}
+
+fn check_positions(backend: &dyn Backend, request: &Request<'_>) -> Result<(), BackendError> {
+    // The last decoded token is not run any more.
+    let asked = request.input_ids.len() + request.decode.saturating_sub(1);
+    let room = backend.room().pages as usize * PAGE_TOKENS;
+    if asked > room {
+        return Err(BackendError::NoRoom { what: "positions of all pages", asked, room });
+    }
+    Ok(())
+}
+
+/// log-softmax of a row at `id`, summed in float64.
+fn logprob(logits: &[f32], id: u32) -> f32 {
+    // A placeholder beyond the vocabulary is never drawn: its probability is 0.
+    let Some(logit) = logits.get(id as usize) else { return f32::NEG_INFINITY };
+    let highest = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    let sum: f64 = logits.iter().map(|logit| (f64::from(*logit) - highest).exp()).sum();
+    (f64::from(*logit) - highest - sum.ln()) as f32
+}
+
+/// The first of the highest logits.
+fn likeliest(logits: &[f32]) -> u32 {
+    let best = logits
+        .iter()
+        .enumerate()
+        .fold((0, f32::NEG_INFINITY), |best, (id, logit)| if *logit > best.1 { (id, *logit) } else { best });
+    best.0 as u32
+}

@@ -1,0 +1,151 @@
+//! Products are the definition's bits for any number of rows, threads, and instructions.
+
+use rand::rngs::ChaCha12Rng;
+use rand::{RngExt, SeedableRng};
+
+use super::*;
+
+const SEED: u64 = 7;
+
+/// Values that are exact in bfloat16 for weights stored so, any others for inputs.
+fn values(rng: &mut ChaCha12Rng, len: usize) -> Vec<f32> {
+    (0..len).map(|_| rng.random_range(-1.0f32..1.0)).collect()
+}
+
+fn halved(values: &[f32]) -> Vec<u16> {
+    values.iter().map(|value| half::bf16::from_f32(*value).to_bits()).collect()
+}
+
+fn widened(bits: &[u16]) -> Vec<f32> {
+    bits.iter().map(|bits| half::bf16::from_bits(*bits).to_f32()).collect()
+}
+
+/// The definition: one chain an element.
+fn chain(weights: &[f32], x: &[f32], out: usize, input: usize) -> Vec<f32> {
+    let rows = x.len() / input;
+    let element = |row: usize, output: usize| {
+        let (w, x) = (&weights[output * input..][..input], &x[row * input..][..input]);
+        w.iter().zip(x).fold(0.0f32, |sum, (w, x)| w.mul_add(*x, sum))
+    };
+    (0..rows * out).map(|at| element(at / out, at % out)).collect()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// Every order of this kind of product against the definition, by every family of instructions here.
+#[track_caller]
+fn check(out: usize, input: usize, rows: usize) {
+    let mut rng = ChaCha12Rng::seed_from_u64(SEED);
+    let (w, x) = (values(&mut rng, out * input), values(&mut rng, rows * input));
+    let stored = halved(&w);
+    let full = Matrix::from_f32(out, input, &w);
+    let half = Matrix::from_bf16(out, input, &stored);
+    let w_half = widened(&stored);
+    let want_full = bits(&chain(&w, &x, out, input));
+    let want_half = bits(&chain(&w_half, &x, out, input));
+    let want_rounded = bits(&chain(&w_half, &widened(&halved(&x)), out, input));
+    let at = format!("{rows} rows by {out} x {input}, seed {SEED}");
+    for threads in [1, 2, 3] {
+        let team = Team::new(threads);
+        for isa in Isa::here() {
+            for (matrix, kernel, want) in [
+                (&full, Kernel::Chain(isa), &want_full),
+                (&half, Kernel::Chain(isa), &want_half),
+                (&half, Kernel::RoundedChain(isa), &want_rounded),
+            ] {
+                let mut y = vec![f32::NAN; rows * out];
+                matrix.product_by(kernel, &team, &x, &mut y);
+                assert!(bits(&y) == **want, "{at}: {kernel:?} on {threads} threads");
+            }
+        }
+    }
+}
+
+#[test]
+fn any_number_of_rows_gives_the_same_bits() {
+    for rows in 1..=40 {
+        check(45, 37, rows);
+    }
+}
+
+#[test]
+fn any_shape_gives_the_same_bits() {
+    for (out, input, rows) in [
+        (1, 1, 1),
+        (1, 12, 3),
+        (3, 2, 1),
+        (12, 12, 5),
+        (31, 255, 13),
+        (32, 256, 12),
+        (33, 257, 12),
+        (64, 511, 25),
+        (65, 513, 24),
+        (96, 512, 2),
+        (160, 1025, 1),
+        (700, 130, 3),
+        (40, 300, 400),
+    ] {
+        check(out, input, rows);
+    }
+}
+
+#[test]
+fn empty_products_are_zero() {
+    let team = Team::new(2);
+    Matrix::from_f32(0, 3, &[]).product(&team, Compute::Float32, &[], &mut []);
+    let mut y = [f32::NAN; 4];
+    Matrix::from_f32(2, 0, &[]).product(&team, Compute::Float32, &[], &mut y);
+    assert_eq!(y, [0.0; 4]);
+}
+
+#[test]
+fn a_row_that_is_not_a_number_stays_alone() {
+    let (out, input, rows) = (40, 300, 20);
+    let mut rng = ChaCha12Rng::seed_from_u64(SEED);
+    let (w, mut x) = (values(&mut rng, out * input), values(&mut rng, rows * input));
+    x[7 * input + 5] = f32::NAN;
+    let matrix = Matrix::from_f32(out, input, &w);
+    let mut y = vec![0.0; rows * out];
+    matrix.product(&Team::new(2), Compute::Float32, &x, &mut y);
+    for (row, y) in y.chunks(out).enumerate() {
+        assert!(y.iter().all(|value| value.is_nan() == (row == 7)), "row {row}");
+    }
+}
+
+/// An element's value in bfloat16 does not depend on the rows, whatever this machine computes it by.
+#[test]
+fn bfloat16_products_do_not_depend_on_the_rows() {
+    let (out, input) = (75, 613);
+    let mut rng = ChaCha12Rng::seed_from_u64(SEED);
+    let (w, x) = (values(&mut rng, out * input), values(&mut rng, 40 * input));
+    let matrix = Matrix::from_bf16(out, input, &halved(&w));
+    let product = |team: &Team, x: &[f32]| {
+        let mut y = vec![0.0; x.len() / input * out];
+        matrix.product(team, Compute::Bfloat16, x, &mut y);
+        bits(&y)
+    };
+    let all = product(&Team::new(1), &x);
+    for rows in 1..=40 {
+        let team = Team::new(1 + rows % 3);
+        assert!(product(&team, &x[..rows * input]) == all[..rows * out], "{rows} rows, seed {SEED}");
+    }
+    // 613 products of two values within 2^-8 of what they were: the sum is off by a few parts in a thousand of its terms' norm.
+    let want = chain(&widened(&halved(&w)), &x, out, input);
+    for (got, want) in all.iter().zip(want) {
+        assert!((f32::from_bits(*got) - want).abs() < 0.25, "{} for {want}", f32::from_bits(*got));
+    }
+}
+
+#[test]
+fn rounding_is_to_the_nearest_bfloat16() {
+    for value in [0.0, -0.0, 1.0, 1.003_906_3, 1.011_718_8, -3.1, 1e-40, 3.4e38, f32::INFINITY, f32::NAN] {
+        let want = half::bf16::from_f32(value);
+        let got = inputs::rounded(value);
+        assert!(
+            got == u32::from(want.to_bits()) || value.is_nan() && want.is_nan(),
+            "{value}: {got:x} {want:?}"
+        );
+    }
+}

@@ -1,0 +1,133 @@
+//! A set of token ids, one bit each: what a grammar lets a draw take.
+
+/// Ids a draw may take, out of a vocabulary of fixed size. 131,072 ids are 16 KiB.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allowed {
+    bits: Vec<u64>,
+    vocabulary: u32,
+    count: u32,
+}
+
+impl Allowed {
+    /// No id of a vocabulary of that size.
+    pub fn new(vocabulary: usize) -> Self {
+        Self { bits: vec![0; vocabulary.div_ceil(64)], vocabulary: vocabulary as u32, count: 0 }
+    }
+
+    /// Every id of a vocabulary of that size.
+    pub fn all(vocabulary: usize) -> Self {
+        let mut bits = vec![u64::MAX; vocabulary.div_ceil(64)];
+        if let (Some(last), left @ 1..) = (bits.last_mut(), vocabulary % 64) {
+            *last = (1 << left) - 1;
+        }
+        Self { bits, vocabulary: vocabulary as u32, count: vocabulary as u32 }
+    }
+
+    /// Adds an id; false when it was there already or is none of the vocabulary.
+    pub fn insert(&mut self, id: u32) -> bool {
+        let new = id < self.vocabulary && !self.contains(id);
+        if new {
+            self.bits[id as usize / 64] |= 1 << (id % 64);
+            self.count += 1;
+        }
+        new
+    }
+
+    /// Whether the id is in.
+    pub fn contains(&self, id: u32) -> bool {
+        self.bits.get(id as usize / 64).is_some_and(|word| word >> (id % 64) & 1 == 1)
+    }
+
+    /// How many are in.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Size of the vocabulary.
+    pub fn vocabulary(&self) -> usize {
+        self.vocabulary as usize
+    }
+
+    /// The ids in ascending order.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.bits
+            .iter()
+            .zip((0..).step_by(64))
+            .flat_map(|(word, first)| Ones(*word).map(move |bit| first + bit))
+    }
+
+    /// The lowest id.
+    pub fn first(&self) -> Option<u32> {
+        self.iter().next()
+    }
+
+    /// Keeps what is in `other` as well. Id 0 is bit 0 of word 0 in both, so this is one AND for 64 ids.
+    pub fn intersect(&mut self, other: &Self) {
+        for (index, word) in self.bits.iter_mut().enumerate() {
+            *word &= other.bits.get(index).copied().unwrap_or(0);
+        }
+        self.count = self.bits.iter().map(|word| word.count_ones()).sum();
+    }
+
+    /// The bits, id `i` at bit `i % 64` of word `i / 64`; those beyond the vocabulary are 0.
+    pub fn bits(&self) -> &[u64] {
+        &self.bits
+    }
+}
+
+impl Extend<u32> for Allowed {
+    fn extend<I: IntoIterator<Item = u32>>(&mut self, ids: I) {
+        for id in ids {
+            self.insert(id);
+        }
+    }
+}
+
+/// The numbers of the bits that are set, lowest first.
+struct Ones(u64);
+
+impl Iterator for Ones {
+    type Item = u32;
+
+    fn next(&mut self) -> Option<u32> {
+        let bit = self.0.trailing_zeros();
+        self.0 &= self.0.wrapping_sub(1);
+        (bit < 64).then_some(bit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn all_stops_at_the_vocabulary() {
+        for vocabulary in [0, 1, 63, 64, 65, 128, 300] {
+            let all = Allowed::all(vocabulary);
+            assert_eq!(all.iter().collect::<Vec<_>>(), (0..vocabulary as u32).collect::<Vec<_>>());
+            let mut one_by_one = Allowed::new(vocabulary);
+            one_by_one.extend(0..vocabulary as u32 + 70);
+            assert_eq!(all, one_by_one);
+            assert!(!all.contains(vocabulary as u32) && !all.contains(u32::MAX));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_a_set(left in prop::collection::btree_set(0u32..200, 0..99), right in prop::collection::btree_set(0u32..200, 0..99)) {
+            let set = |ids: &std::collections::BTreeSet<u32>| {
+                let mut allowed = Allowed::new(200);
+                allowed.extend(ids.iter().copied());
+                allowed
+            };
+            let mut both = set(&left);
+            both.intersect(&set(&right));
+            prop_assert_eq!(both.iter().collect::<Vec<_>>(), left.intersection(&right).copied().collect::<Vec<_>>());
+            prop_assert_eq!(both.count() as usize, left.intersection(&right).count());
+            prop_assert_eq!(both.first(), left.intersection(&right).next().copied());
+            prop_assert!((0..200).all(|id| both.contains(id) == (left.contains(&id) && right.contains(&id))));
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The door for screenshots: encoded bytes in, RGB pixels out, or an error that says what was wrong with them.
+
+use std::io::Cursor;
+
+use image::{DynamicImage, ImageDecoder, ImageReader, Limits};
+use sha2::{Digest, Sha256};
+
+use super::outline::{Encoding, Outline};
+
+/// A decoded image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rgb {
+    /// Pixels across, at least 1.
+    pub width: usize,
+    /// Pixels down, at least 1.
+    pub height: usize,
+    /// Red, green, blue, 8 bits each, `[height, width, 3]`.
+    pub pixels: Vec<u8>,
+    /// SHA-256 over `pixels`: it holds whatever the encoding.
+    pub sha256: [u8; 32],
+}
+
+/// What is let in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ImageLimits {
+    /// Most encoded bytes.
+    pub bytes_max: usize,
+    /// Shortest side in pixels.
+    pub side_min: usize,
+    /// Longest side in pixels.
+    pub side_max: usize,
+    /// Most pixels.
+    pub pixels_max: usize,
+}
+
+impl Default for ImageLimits {
+    /// From the 32 x 32 that the published model asks for up to an 8K screen (7680 x 4320 = 33.2 million pixels, 100 MB decoded).
+    fn default() -> Self {
+        Self { bytes_max: 64 << 20, side_min: 32, side_max: 16_384, pixels_max: 1 << 25 }
+    }
+}
+
+/// Why an image was not let in.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// More encoded bytes than allowed.
+    #[error("the image has {bytes} bytes, at most {bytes_max} are read; send a smaller screenshot")]
+    TooManyBytes {
+        /// It has.
+        bytes: usize,
+        /// Allowed.
+        bytes_max: usize,
+    },
+    /// Neither PNG nor JPEG.
+    #[error("the image begins with {start:02x?}, which is neither PNG nor JPEG; send one of the two")]
+    UnknownEncoding {
+        /// First bytes, at most eight.
+        start: Vec<u8>,
+    },
+    /// It ends too early, or its parts do not fit together.
+    #[error(
+        "the {encoding:?} of {bytes} bytes is cut off or broken: no way leads from its header to its end mark"
+    )]
+    CutOff {
+        /// Encoding.
+        encoding: Encoding,
+        /// Bytes that came.
+        bytes: usize,
+    },
+    /// Sides out of bounds.
+    #[error(
+        "the image is {width} x {height} pixels; sides from {} to {} and at most {} pixels are read",
+        limits.side_min, limits.side_max, limits.pixels_max
+    )]
+    Size {
+        /// Pixels across.
+        width: usize,
+        /// Pixels down.
+        height: usize,
+        /// What is allowed.
+        limits: ImageLimits,
+    },
+    /// The decoder gave up.
+    #[error("the {encoding:?} cannot be decoded")]
+    Broken {
+        /// Encoding.
+        encoding: Encoding,
+        /// What the decoder said.
+        source: image::ImageError,
+    },
+}
+
+/// Decodes a PNG or a JPEG. Every limit is checked on the header, before pixels are allocated. 16 bits become 8, grey and palettes become
+/// RGB, and what is transparent is laid over white.
+pub fn decode(bytes: &[u8], limits: ImageLimits) -> Result<Rgb, ImageError> {
+    if bytes.len() > limits.bytes_max {
+        return Err(ImageError::TooManyBytes { bytes: bytes.len(), bytes_max: limits.bytes_max });
+    }
+    let unknown = || ImageError::UnknownEncoding { start: bytes[..bytes.len().min(8)].to_vec() };
+    let encoding = Encoding::of(bytes).ok_or_else(unknown)?;
+    let cut_off = || ImageError::CutOff { encoding, bytes: bytes.len() };
+    let outline = encoding.outline(bytes).ok_or_else(cut_off)?;
+    limits.check(outline)?;
+    let image = limits.decode(encoding, bytes).map_err(|source| ImageError::Broken { encoding, source })?;
+    let (width, height) = (image.width() as usize, image.height() as usize);
+    limits.check(Outline { width, height })?;
+    Ok(Rgb::new(width, height, rgb_of(image)))
+}
+
+impl Rgb {
+    /// Takes pixels `[height, width, 3]`.
+    pub fn new(width: usize, height: usize, pixels: Vec<u8>) -> Self {
+        assert!(
+            width > 0 && height > 0 && pixels.len() == 3 * width * height,
+            "an RGB image of {width} x {height}"
+        );
+        let sha256 = Sha256::digest(&pixels).into();
+        Self { width, height, pixels, sha256 }
+    }
+}
+
+impl ImageLimits {
+    fn check(self, Outline { width, height }: Outline) -> Result<(), ImageError> {
+        let sides = self.side_min.max(1)..=self.side_max;
+        if sides.contains(&width)
+            && sides.contains(&height)
+            && width.saturating_mul(height) <= self.pixels_max
+        {
+            return Ok(());
+        }
+        Err(ImageError::Size { width, height, limits: self })
+    }
+
+    /// The decoder is fenced in a second time: a file may hold a second header.
+    fn decode(self, encoding: Encoding, bytes: &[u8]) -> image::ImageResult<DynamicImage> {
+        let mut limits = Limits::default();
+        limits.max_image_width = u32::try_from(self.side_max).ok();
+        limits.max_image_height = u32::try_from(self.side_max).ok();
+        // RGBA of 16 bits are 8 bytes a pixel, and as much again for rows in the making.
+        limits.max_alloc = Some(16 * self.pixels_max as u64 + (1 << 20));
+        let format = match encoding {
+            Encoding::Png => image::ImageFormat::Png,
+            Encoding::Jpeg => image::ImageFormat::Jpeg,
+        };
+        let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
+        reader.limits(limits);
+        let decoder = reader.into_decoder()?;
+        let (width, height) = decoder.dimensions();
+        if u64::from(width) * u64::from(height) > self.pixels_max as u64 {
+            let kind = image::error::LimitErrorKind::DimensionError;
+            return Err(image::ImageError::Limits(image::error::LimitError::from_kind(kind)));
+        }
+        DynamicImage::from_decoder(decoder)
+    }
+}
+
+fn rgb_of(image: DynamicImage) -> Vec<u8> {
+    if image.color().has_alpha() {
+        return image.into_rgba8().as_raw().as_chunks::<4>().0.iter().flat_map(over_white).collect();
+    }
+    image.into_rgb8().into_raw()
+}
+
+/// `colour a + white (1 - a)`, rounded to the nearest: for 0 <= x <= 255^2, `(x + 128 + ((x + 128) >> 8)) >> 8` is x / 255 rounded.
+fn over_white([red, green, blue, alpha]: &[u8; 4]) -> [u8; 3] {
+    [red, green, blue].map(|colour| {
+        let sum = u32::from(*colour) * u32::from(*alpha) + 255 * (255 - u32::from(*alpha)) + 128;
+        ((sum + (sum >> 8)) >> 8) as u8
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn over_white_rounds_to_the_nearest() {
+        for alpha in 0..=255u8 {
+            for colour in 0..=255u8 {
+                let exact = (f64::from(colour) * f64::from(alpha) + 255.0 * f64::from(255 - alpha)) / 255.0;
+                assert_eq!(
+                    over_white(&[colour, 0, 255, alpha])[0],
+                    exact.round() as u8,
+                    "{colour} at {alpha}"
+                );
+            }
+        }
+    }
+}

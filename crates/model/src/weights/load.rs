@@ -1,0 +1,227 @@
+//! Loads the weights of an opened checkpoint: layers beside each other, each value looked at once.
+
+use std::cell::Cell;
+use std::path::Path;
+
+use super::{
+    Affine, AttentionWeights, BiasedMatrix, Layer, Mixer, MlpWeights, MoeWeights, SsmWeights, Table,
+    TextWeights, VisionBlock, VisionWeights, Weights,
+};
+use crate::checkpoint::{Checkpoint, CheckpointError, TOWER, Tensor};
+use crate::config::{LayerKind, MoeConfig};
+use crate::kernels::{Matrix, Team};
+
+type Loaded<T> = Result<T, CheckpointError>;
+
+impl Weights {
+    /// Opens and loads a directory. `progress` hears of bytes done and bytes in all, at least once a group of layers.
+    ///
+    /// Reads each weight once and writes it once, packed: 24.6 GB each way for the 12B.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`], and when a weight is not finite.
+    pub fn load(dir: &Path, team: &Team, progress: &mut dyn FnMut(u64, u64)) -> Loaded<Self> {
+        Self::of(&Checkpoint::open(dir)?, team, progress)
+    }
+
+    /// Loads what was opened; `progress` as for [`Weights::load`].
+    ///
+    /// # Errors
+    /// When a weight is not finite: its tensor and index are named.
+    pub fn of(checkpoint: &Checkpoint, team: &Team, progress: &mut dyn FnMut(u64, u64)) -> Loaded<Self> {
+        let (total, config) = (checkpoint.bytes(), checkpoint.config().clone());
+        let mut loader = Loader { checkpoint, team, done: 0, report: &mut |done| progress(done, total) };
+        let text = loader.text(&config.text.layers)?;
+        let vision = config.vision.as_ref().map(|vision| loader.vision(vision.blocks)).transpose()?;
+        Ok(Self { config, text, vision })
+    }
+}
+
+/// Loads parts one after another, the layers of each on the whole team.
+struct Loader<'a> {
+    checkpoint: &'a Checkpoint,
+    team: &'a Team,
+    done: u64,
+    report: &'a mut dyn FnMut(u64),
+}
+
+impl Loader<'_> {
+    fn text(&mut self, kinds: &[LayerKind]) -> Loaded<TextWeights> {
+        Ok(TextWeights {
+            embeddings: self.part("backbone.", |source| table(&source.tensor("embeddings.weight")?))?,
+            layers: self
+                .parts(kinds.len(), "backbone.layers.", |index, source| layer(source, kinds[index]))?,
+            final_norm: self.part("backbone.", |source| source.f32("norm_f.weight"))?,
+            head: self.part("", |source| source.matrix("lm_head.weight"))?,
+        })
+    }
+
+    fn vision(&mut self, blocks: usize) -> Loaded<VisionWeights> {
+        let generator = format!("{TOWER}patch_generator.");
+        Ok(VisionWeights {
+            embedder: self.part(&generator, |source| source.matrix("embedder.weight"))?,
+            positions: self.part(&generator, |source| source.f32("pos_embed"))?,
+            prefix: self.part(&generator, |source| source.f32("cls_token.token"))?,
+            blocks: self.parts(blocks, &format!("{TOWER}blocks."), |_, source| block(source))?,
+            projector_norm: self.part("mlp1.", |source| source.f32("0.weight"))?,
+            projector: self.part("mlp1.", |source| {
+                Ok(MlpWeights { up: source.matrix("1.weight")?, down: source.matrix("3.weight")? })
+            })?,
+        })
+    }
+
+    fn part<T>(&mut self, prefix: &str, load: impl FnOnce(&Source<'_>) -> Loaded<T>) -> Loaded<T> {
+        let source = Source::new(self.checkpoint, prefix.into());
+        let part = load(&source)?;
+        self.advance(source.bytes.get());
+        Ok(part)
+    }
+
+    /// Parts `{prefix}{index}.`, as many at a time as the team has threads.
+    fn parts<T: Send>(
+        &mut self,
+        count: usize,
+        prefix: &str,
+        load: impl Fn(usize, &Source<'_>) -> Loaded<T> + Sync,
+    ) -> Loaded<Vec<T>> {
+        let mut parts = Vec::with_capacity(count);
+        while parts.len() < count {
+            let (first, checkpoint) = (parts.len(), self.checkpoint);
+            let mut slots: Vec<Option<Loaded<(T, u64)>>> = Vec::new();
+            slots.resize_with(self.team.threads().min(count - first), || None);
+            self.team.pieces(&mut slots, 1, |offset, slot| {
+                let index = first + offset;
+                let source = Source::new(checkpoint, format!("{prefix}{index}."));
+                slot[0] = Some(load(index, &source).map(|part| (part, source.bytes.get())));
+            });
+            for loaded in slots.into_iter().flatten() {
+                let (part, bytes) = loaded?;
+                self.advance(bytes);
+                parts.push(part);
+            }
+        }
+        Ok(parts)
+    }
+
+    fn advance(&mut self, bytes: u64) {
+        self.done += bytes;
+        (self.report)(self.done);
+    }
+}
+
+/// Tensors whose names begin alike, and how many bytes of them were read.
+struct Source<'a> {
+    checkpoint: &'a Checkpoint,
+    prefix: String,
+    bytes: Cell<u64>,
+}
+
+impl<'a> Source<'a> {
+    fn new(checkpoint: &'a Checkpoint, prefix: String) -> Self {
+        Self { checkpoint, prefix, bytes: Cell::new(0) }
+    }
+
+    fn tensor(&self, name: &str) -> Loaded<Tensor<'a>> {
+        let tensor = self.checkpoint.tensor(&format!("{}{name}", self.prefix))?;
+        self.bytes.set(self.bytes.get() + tensor.bytes());
+        Ok(tensor)
+    }
+
+    fn f32(&self, name: &str) -> Loaded<Vec<f32>> {
+        self.tensor(name)?.to_f32()
+    }
+
+    fn matrix(&self, name: &str) -> Loaded<Matrix> {
+        self.tensor(name)?.matrix()
+    }
+
+    fn affine(&self, name: &str) -> Loaded<Affine> {
+        Ok(Affine { weight: self.f32(&format!("{name}.weight"))?, bias: self.f32(&format!("{name}.bias"))? })
+    }
+
+    fn biased(&self, name: &str) -> Loaded<BiasedMatrix> {
+        Ok(BiasedMatrix {
+            matrix: self.matrix(&format!("{name}.weight"))?,
+            bias: self.f32(&format!("{name}.bias"))?,
+        })
+    }
+
+    fn mlp(&self, name: &str) -> Loaded<MlpWeights> {
+        let matrix = |part: &str| self.matrix(&format!("{name}.{part}_proj.weight"));
+        Ok(MlpWeights { up: matrix("up")?, down: matrix("down")? })
+    }
+}
+
+fn table(tensor: &Tensor<'_>) -> Loaded<Table> {
+    Ok(Table { rows: tensor.shape()[0], width: tensor.shape()[1], values: tensor.values()? })
+}
+
+fn layer(source: &Source<'_>, kind: LayerKind) -> Loaded<Layer> {
+    let mixer = match kind {
+        LayerKind::Ssm => Mixer::Ssm(ssm(source)?),
+        LayerKind::Attention => Mixer::Attention(attention(source)?),
+        LayerKind::Mlp => Mixer::Mlp(source.mlp("mixer")?),
+        LayerKind::Moe => {
+            let config = source.checkpoint.config().text.moe;
+            Mixer::Moe(moe(
+                source,
+                &config.expect("a checked configuration with expert layers has their sizes"),
+            )?)
+        }
+    };
+    Ok(Layer { norm: source.f32("norm.weight")?, mixer })
+}
+
+fn ssm(source: &Source<'_>) -> Loaded<SsmWeights> {
+    Ok(SsmWeights {
+        in_proj: source.matrix("mixer.in_proj.weight")?,
+        conv: source.f32("mixer.conv1d.weight")?,
+        conv_bias: source.f32("mixer.conv1d.bias")?,
+        a: decay(&source.tensor("mixer.A_log")?)?,
+        d: source.f32("mixer.D")?,
+        dt_bias: source.f32("mixer.dt_bias")?,
+        norm: source.f32("mixer.norm.weight")?,
+        out_proj: source.matrix("mixer.out_proj.weight")?,
+    })
+}
+
+/// A = -exp(A_log), rounded once. Above 88.7 the exponential leaves float32, and 0 times infinity would be no number.
+fn decay(log: &Tensor<'_>) -> Loaded<Vec<f32>> {
+    let log_values = log.to_f32()?;
+    let a: Vec<f32> = log_values.iter().map(|log| -f64::from(*log).exp() as f32).collect();
+    match a.iter().position(|a| !a.is_finite()) {
+        Some(index) => Err(log.not_finite(index, a[index])),
+        None => Ok(a),
+    }
+}
+
+fn attention(source: &Source<'_>) -> Loaded<AttentionWeights> {
+    let [q, k, v] = ["q", "k", "v"].map(|part| source.tensor(&format!("mixer.{part}_proj.weight")));
+    let qkv = Tensor::stacked(&[q?, k?, v?]).matrix()?;
+    Ok(AttentionWeights { qkv, out: source.matrix("mixer.o_proj.weight")? })
+}
+
+fn moe(source: &Source<'_>, config: &MoeConfig) -> Loaded<MoeWeights> {
+    let expert = |index| source.mlp(&format!("mixer.experts.{index}"));
+    let latent = || -> Loaded<[Matrix; 2]> {
+        Ok([source.matrix("mixer.fc1_latent_proj.weight")?, source.matrix("mixer.fc2_latent_proj.weight")?])
+    };
+    Ok(MoeWeights {
+        gate: source.matrix("mixer.gate.weight")?,
+        correction: source.f32("mixer.gate.e_score_correction_bias")?,
+        experts: (0..config.experts).map(expert).collect::<Loaded<_>>()?,
+        shared: (config.shared_intermediate > 0).then(|| source.mlp("mixer.shared_experts")).transpose()?,
+        latent: config.latent.map(|_| latent()).transpose()?,
+    })
+}
+
+fn block(source: &Source<'_>) -> Loaded<VisionBlock> {
+    Ok(VisionBlock {
+        norm1: source.affine("norm1")?,
+        qkv: source.biased("attn.qkv")?,
+        proj: source.biased("attn.proj")?,
+        norm2: source.affine("norm2")?,
+        fc1: source.biased("mlp.fc1")?,
+        fc2: source.biased("mlp.fc2")?,
+    })
+}

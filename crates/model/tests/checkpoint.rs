@@ -1,0 +1,12 @@
+//! The checkpoint door from outside: every oracle checkpoint loads under every naming, and no hostile one does.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "checkpoint/made.rs"]
+mod made;
+
+#[path = "checkpoint/hostile.rs"]
+mod hostile;
+#[path = "checkpoint/inspected.rs"]
+mod inspected;
+#[path = "checkpoint/loaded.rs"]
+mod loaded;

@@ -1,0 +1,345 @@
+//! The job's `[policy]` section.
+
+mod model;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use furrow_rollout::{ContextPolicy, ExtraAction, Grammar, PolicyKind, Sampling, SessionSpec};
+use serde::{Deserialize, Serialize};
+
+use crate::grammar;
+pub use model::{BackendChoice, ConstrainFile, EngineFile, LayoutFile, ModelConfig};
+
+/// `[policy]` as written.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PolicyFile {
+    /// What acts: `scripted` (demonstrations that lie beside the pages), `random` (untrained baseline) or `model` (a checkpoint).
+    pub kind: String,
+    /// Directory of the checkpoint that `model` runs: config.json, safetensors, tokenizer.json.
+    pub checkpoint: PathBuf,
+    /// Where the policy service listens when it runs as a process of its own; port 0 takes a free one.
+    pub listen: String,
+    /// `host:port` that environment workers are told; empty: the address it listens on.
+    pub advertise: String,
+    /// Sessions held at once; one more is refused.
+    pub sessions_max: u32,
+    /// Milliseconds each reply takes at least, so that `scripted` and `random` can stand in for a model when a farm is sized. 0: none.
+    pub think_millis: u64,
+    /// Milliseconds a session is kept after its stream broke, so that a repeated step gets the same reply.
+    pub linger_millis: u64,
+    /// Instructions put before the task; empty: the grammar's own.
+    pub instructions: String,
+    /// Action language.
+    pub grammar: GrammarFile,
+    /// How tokens are drawn.
+    pub sampling: SamplingFile,
+    /// What a session keeps.
+    pub context: ContextFile,
+    /// How `model` computes.
+    pub engine: EngineFile,
+    /// How `model` is held to the grammar.
+    pub constrain: ConstrainFile,
+    /// How `model` lays out a prompt.
+    pub template: LayoutFile,
+}
+
+/// `[policy.grammar]` as written.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct GrammarFile {
+    /// `holo_navigation`.
+    pub name: String,
+    /// Actions beyond the grammar's own: `drag`, `select_tab`, `press_key`, `write`.
+    pub extra: Vec<String>,
+}
+
+/// `[policy.sampling]` as written.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SamplingFile {
+    /// 0 is greedy.
+    pub temperature: f32,
+    /// Nucleus; 1 keeps all.
+    pub top_p: f32,
+    /// 0 keeps all.
+    pub top_k: u32,
+    /// 0 keeps all.
+    pub min_p: f32,
+    /// Most tokens of one response.
+    pub max_tokens: u32,
+    /// Seed all sessions' streams descend from.
+    pub seed: u64,
+}
+
+/// `[policy.context]` as written.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ContextFile {
+    /// `append`, `last_image`, `window(k)` or `fresh`.
+    pub keep: String,
+}
+
+/// Policies that exist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PolicyChoice {
+    /// Demonstrations.
+    Scripted,
+    /// Untrained baseline.
+    Random,
+    /// A checkpoint.
+    Model,
+}
+
+/// A checked `[policy]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PolicyConfig {
+    /// What acts.
+    pub choice: PolicyChoice,
+    /// Where the service listens.
+    pub listen: String,
+    /// What environment workers are told; `None`: where it listens.
+    pub advertise: Option<String>,
+    /// Sessions held at once.
+    pub sessions_max: u32,
+    /// How long a reply takes at least.
+    pub think: Duration,
+    /// How long a session outlives its stream.
+    pub linger: Duration,
+    /// What every session of the job is opened with.
+    pub session: SessionSpec,
+    /// What `model` needs; there when the choice is `Model`.
+    pub model: Option<ModelConfig>,
+}
+
+impl Default for PolicyFile {
+    fn default() -> Self {
+        Self {
+            kind: "scripted".into(),
+            checkpoint: PathBuf::new(),
+            listen: "127.0.0.1:0".into(),
+            advertise: String::new(),
+            sessions_max: 256,
+            think_millis: 0,
+            linger_millis: 120_000,
+            instructions: String::new(),
+            grammar: GrammarFile::default(),
+            sampling: SamplingFile::default(),
+            context: ContextFile::default(),
+            engine: EngineFile::default(),
+            constrain: ConstrainFile::default(),
+            template: LayoutFile::default(),
+        }
+    }
+}
+
+impl Default for GrammarFile {
+    fn default() -> Self {
+        Self { name: grammar::HOLO_NAVIGATION.into(), extra: Vec::new() }
+    }
+}
+
+impl Default for SamplingFile {
+    fn default() -> Self {
+        let Sampling { temperature, top_p, top_k, min_p, max_tokens, seed } = Sampling::default();
+        Self { temperature, top_p, top_k, min_p, max_tokens, seed }
+    }
+}
+
+impl Default for ContextFile {
+    fn default() -> Self {
+        Self { keep: ContextPolicy::Append.to_string() }
+    }
+}
+
+impl PolicyFile {
+    /// The same with every path absolute.
+    pub fn resolved(mut self, base: &Path) -> Self {
+        if !self.checkpoint.as_os_str().is_empty() {
+            self.checkpoint = base.join(self.checkpoint);
+        }
+        self
+    }
+
+    /// Checks every key and reports all that are wrong.
+    pub fn check(self) -> Result<PolicyConfig, Vec<String>> {
+        let mut wrong = Vec::new();
+        let choice = note(PolicyChoice::parse(&self.kind), &mut wrong);
+        if !(1..=10_000).contains(&self.sessions_max) {
+            wrong.push(format!("policy.sessions_max: {}; use 1 to 10000", self.sessions_max));
+        }
+        if self.think_millis > 600_000 {
+            wrong.push(format!("policy.think_millis: {}; use 0 to 600000", self.think_millis));
+        }
+        if self.linger_millis > 3_600_000 {
+            wrong.push(format!("policy.linger_millis: {}; use 0 to 3600000", self.linger_millis));
+        }
+        let grammar = note_all(self.grammar.check(), &mut wrong);
+        let sampling = note_all(self.sampling.check(), &mut wrong);
+        let context = note(context(&self.context.keep), &mut wrong);
+        let checked = || model::check(&self.checkpoint, &self.engine, &self.constrain, &self.template);
+        let wants_model = choice == Some(PolicyChoice::Model);
+        let model = if wants_model { note_all(checked(), &mut wrong) } else { None };
+        let (Some(choice), Some(grammar), Some(sampling), Some(context)) =
+            (choice, grammar, sampling, context)
+        else {
+            return Err(wrong);
+        };
+        if !wrong.is_empty() {
+            return Err(wrong);
+        }
+        let instructions =
+            if self.instructions.is_empty() { grammar::instructions(&grammar) } else { self.instructions };
+        Ok(PolicyConfig {
+            choice,
+            listen: self.listen,
+            advertise: (!self.advertise.is_empty()).then_some(self.advertise),
+            sessions_max: self.sessions_max,
+            think: Duration::from_millis(self.think_millis),
+            linger: Duration::from_millis(self.linger_millis),
+            session: SessionSpec { grammar, sampling, context, instructions },
+            model,
+        })
+    }
+}
+
+impl PolicyChoice {
+    /// What the records call it.
+    pub fn kind(self) -> PolicyKind {
+        match self {
+            PolicyChoice::Scripted => PolicyKind::Scripted,
+            PolicyChoice::Random => PolicyKind::Random,
+            PolicyChoice::Model => PolicyKind::Model,
+        }
+    }
+
+    fn parse(word: &str) -> Result<Self, String> {
+        match word {
+            "scripted" => Ok(PolicyChoice::Scripted),
+            "random" => Ok(PolicyChoice::Random),
+            "model" => Ok(PolicyChoice::Model),
+            other => Err(format!("policy.kind: {other:?}; use \"scripted\", \"random\" or \"model\"")),
+        }
+    }
+}
+
+impl GrammarFile {
+    fn check(self) -> Result<Grammar, Vec<String>> {
+        let mut wrong = Vec::new();
+        if self.name != grammar::HOLO_NAVIGATION {
+            wrong.push(format!("policy.grammar.name: {:?}; use {:?}", self.name, grammar::HOLO_NAVIGATION));
+        }
+        let mut extra = Vec::new();
+        for name in &self.extra {
+            match ExtraAction::parse(name) {
+                Some(action) => extra.push(action),
+                None => wrong.push(format!(
+                    "policy.grammar.extra: {name:?}; use some of drag, select_tab, press_key, write"
+                )),
+            }
+        }
+        extra.sort_unstable();
+        extra.dedup();
+        if wrong.is_empty() { Ok(Grammar { name: self.name, extra }) } else { Err(wrong) }
+    }
+}
+
+impl SamplingFile {
+    fn check(self) -> Result<Sampling, Vec<String>> {
+        let rules = [
+            ("temperature", self.temperature, 0.0..=100.0, "0 to 100 (0 is greedy)"),
+            ("top_p", self.top_p, f32::MIN_POSITIVE..=1.0, "more than 0, at most 1 (1 keeps all)"),
+            ("min_p", self.min_p, 0.0..=1.0, "0 to 1 (0 keeps all)"),
+        ];
+        let mut wrong: Vec<String> = rules
+            .into_iter()
+            .filter(|(_, value, range, _)| !range.contains(value))
+            .map(|(key, value, _, right)| format!("policy.sampling.{key}: {value}; use {right}"))
+            .collect();
+        if !(1..=1_000_000).contains(&self.max_tokens) {
+            wrong.push(format!("policy.sampling.max_tokens: {}; use 1 to 1000000", self.max_tokens));
+        }
+        if !wrong.is_empty() {
+            return Err(wrong);
+        }
+        let Self { temperature, top_p, top_k, min_p, max_tokens, seed } = self;
+        Ok(Sampling { temperature, top_p, top_k, min_p, max_tokens, seed })
+    }
+}
+
+fn context(keep: &str) -> Result<ContextPolicy, String> {
+    ContextPolicy::parse(keep).ok_or_else(|| {
+        format!("policy.context.keep: {keep:?}; use \"append\", \"last_image\", \"window(k)\" with k of at least 1, or \"fresh\"")
+    })
+}
+
+fn note<T>(checked: Result<T, String>, wrong: &mut Vec<String>) -> Option<T> {
+    note_all(checked.map_err(|message| vec![message]), wrong)
+}
+
+fn note_all<T>(checked: Result<T, Vec<String>>, wrong: &mut Vec<String>) -> Option<T> {
+    match checked {
+        Ok(value) => Some(value),
+        Err(messages) => {
+            wrong.extend(messages);
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(change: impl FnOnce(&mut PolicyFile), want: &[&str]) {
+        let mut file = PolicyFile::default();
+        change(&mut file);
+        let got = file.check().err().unwrap_or_default();
+        let keys: Vec<&str> = got.iter().map(|message| message.split(':').next().unwrap()).collect();
+        assert_eq!(keys, want, "{got:?}");
+    }
+
+    #[test]
+    fn every_wrong_key_is_named_at_once() {
+        check(|_| {}, &[]);
+        check(|file| file.kind = "skripted".into(), &["policy.kind"]);
+        check(|file| file.sessions_max = 0, &["policy.sessions_max"]);
+        check(|file| file.sampling.temperature = f32::NAN, &["policy.sampling.temperature"]);
+        check(|file| file.sampling.top_p = 0.0, &["policy.sampling.top_p"]);
+        check(|file| file.context.keep = "window(0)".into(), &["policy.context.keep"]);
+        check(
+            |file| {
+                file.kind = String::new();
+                file.grammar.extra = vec!["drag".into(), "fly".into()];
+                file.sampling.max_tokens = 0;
+            },
+            &["policy.kind", "policy.grammar.extra", "policy.sampling.max_tokens"],
+        );
+        check(
+            |file| {
+                file.kind = "model".into();
+                file.engine = EngineFile {
+                    backend: "tpu".into(),
+                    compute: "float64".into(),
+                    resample: "nearest".into(),
+                    state_slots: 1,
+                    prefill_tokens: 100,
+                    kv_tokens: 1000,
+                    ..EngineFile::default()
+                };
+            },
+            &[
+                "policy.engine.state_slots",
+                "policy.engine.prefill_tokens",
+                "policy.engine.kv_tokens",
+                "policy.checkpoint",
+                "policy.engine.backend",
+                "policy.engine.compute",
+                "policy.engine.resample",
+            ],
+        );
+        check(|file| file.engine.state_slots = 0, &[]);
+    }
+}

@@ -1,0 +1,245 @@
+//! The keys of `[policy]` that only the `model` policy reads: its checkpoint, its engine, its grammar, its layout.
+
+use std::path::{Path, PathBuf};
+
+use furrow_model::kernels::Compute;
+use furrow_model::template::TemplateFile;
+use furrow_model::vision::Resample;
+use serde::{Deserialize, Serialize};
+
+use crate::constrain::Caps;
+
+/// `[policy.engine]` as written.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EngineFile {
+    /// What computes: `cpu`.
+    pub backend: String,
+    /// Threads of the `cpu` backend; 0: one a processor.
+    pub threads: u32,
+    /// What products are computed in: `float32`, or `bfloat16` for weights that are stored so.
+    pub compute: String,
+    /// How screenshots are resized: `u8` as training and serving code does, `float` as the checkpoint's own processor does.
+    pub resample: String,
+    /// Sessions whose state is on the device at once, a session that works counting twice unless it keeps everything. A state of the
+    /// 12B is 149 MB; of `tiny` 0.3 MB.
+    pub state_slots: u32,
+    /// States kept beside those for siblings to start from; 0: none.
+    pub snapshot_slots: u32,
+    /// Longest sequence of a session, its longest reply included; the model's own limit where that is less. Longer ends the
+    /// trajectory as `context_full`.
+    pub context_tokens_max: u32,
+    /// Tokens whose keys and values fit on the device, all sessions together.
+    pub kv_tokens: u32,
+    /// Tokens of a prefill chunk. It decides where a session is cut into spans, so it belongs to what makes a result.
+    pub prefill_chunk: u32,
+    /// Tokens prefilled beside the decode rows of one batch: more fill the device better and make decoding sessions wait longer.
+    pub prefill_tokens: u32,
+    /// Bytes of tile features kept, so that a tile that was seen is not encoded again.
+    pub feature_bytes: u64,
+    /// Host memory for the states of idle sessions.
+    pub parked_bytes: u64,
+}
+
+/// `[policy.constrain]` as written: whether replies are held to the grammar, and the most tokens of each free text.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ConstrainFile {
+    /// Whether every reply is led to JSON that the grammar's parser reads.
+    pub enabled: bool,
+    /// Most tokens of `note`.
+    pub note: u32,
+    /// Most tokens of `thought`.
+    pub thought: u32,
+    /// Most tokens of `content`.
+    pub content: u32,
+    /// Most tokens of `element`.
+    pub element: u32,
+    /// Most tokens of `url`, behind http:// or https://.
+    pub url: u32,
+    /// Most tokens of `key`.
+    pub key: u32,
+}
+
+/// `[policy.template]` as written: what stands in place of the checkpoint's own layout; empty: the checkpoint's.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LayoutFile {
+    /// The first prompt, with `{instructions}`, `{task}` and `{image}` once each.
+    pub first_turn: String,
+    /// What each later turn adds, with `{outcome}` and `{image}` once each.
+    pub later_turn: String,
+    /// The mark that ends a reply.
+    pub stop: String,
+}
+
+/// What runs a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BackendChoice {
+    /// Plain Rust.
+    Cpu,
+}
+
+/// The checked keys of the `model` policy.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelConfig {
+    /// Checkpoint directory.
+    pub checkpoint: PathBuf,
+    /// What computes.
+    pub backend: BackendChoice,
+    /// Threads.
+    pub threads: usize,
+    /// What products are computed in.
+    pub compute: Compute,
+    /// How screenshots are resized.
+    pub resample: Resample,
+    /// Sizes, as written.
+    pub engine: EngineFile,
+    /// Caps, where replies are held to the grammar.
+    pub constrain: Option<Caps>,
+    /// What stands in place of the checkpoint's layout.
+    pub template: LayoutFile,
+}
+
+impl Default for EngineFile {
+    fn default() -> Self {
+        Self {
+            backend: "cpu".into(),
+            threads: 0,
+            compute: "float32".into(),
+            resample: "u8".into(),
+            state_slots: 16,
+            snapshot_slots: 8,
+            context_tokens_max: 32_768,
+            kv_tokens: 131_072,
+            prefill_chunk: 512,
+            prefill_tokens: 1024,
+            feature_bytes: 256 << 20,
+            parked_bytes: 4 << 30,
+        }
+    }
+}
+
+impl Default for ConstrainFile {
+    fn default() -> Self {
+        let Caps { note, thought, content, element, url, key } = Caps::default();
+        Self { enabled: false, note, thought, content, element, url, key }
+    }
+}
+
+impl EngineFile {
+    fn check(&self) -> Vec<String> {
+        let sizes = [
+            ("threads", self.threads, 0, 1024, "0 takes one a processor"),
+            ("state_slots", self.state_slots, 2, 65_536, "a session and its fork need 2"),
+            ("snapshot_slots", self.snapshot_slots, 0, 65_536, "0 keeps none"),
+            (
+                "context_tokens_max",
+                self.context_tokens_max,
+                64,
+                1 << 24,
+                "the model's own limit holds as well",
+            ),
+            ("kv_tokens", self.kv_tokens, 64, 1 << 30, "all sessions together"),
+            ("prefill_chunk", self.prefill_chunk, 1, 65_536, "512 is usual"),
+            ("prefill_tokens", self.prefill_tokens, 1, 65_536, "at least prefill_chunk"),
+        ];
+        let outside = sizes.into_iter().filter(|(_, value, low, high, _)| !(low..=high).contains(&value));
+        let mut wrong: Vec<String> = outside
+            .map(|(key, value, low, high, why)| {
+                format!("policy.engine.{key}: {value}; use {low} to {high} ({why})")
+            })
+            .collect();
+        if self.prefill_tokens < self.prefill_chunk {
+            wrong.push(format!(
+                "policy.engine.prefill_tokens: {}; a chunk of {} must fit, use that or more",
+                self.prefill_tokens, self.prefill_chunk
+            ));
+        }
+        // A page for each fork and snapshot that a session can part from; 4 of 64 tokens.
+        let least = self.context_tokens_max.saturating_add(5 * 64);
+        if self.kv_tokens < least {
+            wrong.push(format!(
+                "policy.engine.kv_tokens: {}; one session of context_tokens_max {} takes {least}, use that or more",
+                self.kv_tokens, self.context_tokens_max
+            ));
+        }
+        wrong
+    }
+}
+
+impl ConstrainFile {
+    fn caps(&self) -> Option<Caps> {
+        let Self { enabled, note, thought, content, element, url, key } = *self;
+        enabled.then_some(Caps { note, thought, content, element, url, key })
+    }
+}
+
+impl LayoutFile {
+    /// Puts what is written here over a checkpoint's layout.
+    pub fn over(&self, mut file: TemplateFile) -> TemplateFile {
+        let Self { first_turn, later_turn, stop } = self;
+        for (own, other) in
+            [(&mut file.first_turn, first_turn), (&mut file.later_turn, later_turn), (&mut file.stop, stop)]
+        {
+            if !other.is_empty() {
+                other.clone_into(own);
+            }
+        }
+        file
+    }
+}
+
+/// Checks the keys of the `model` policy.
+pub(super) fn check(
+    checkpoint: &Path,
+    engine: &EngineFile,
+    constrain: &ConstrainFile,
+    template: &LayoutFile,
+) -> Result<ModelConfig, Vec<String>> {
+    let mut wrong = engine.check();
+    if checkpoint.as_os_str().is_empty() {
+        wrong.push("policy.checkpoint: empty; name the directory of a checkpoint".into());
+    } else if !checkpoint.join("config.json").is_file() {
+        wrong.push(format!(
+            "policy.checkpoint: {} holds no config.json; name the directory of a checkpoint (`furrow checkpoint init` writes a random one)",
+            checkpoint.display()
+        ));
+    }
+    let mut word = |key: &str, value: &str, right: &str| {
+        wrong.push(format!("policy.engine.{key}: {value:?}; use {right}"));
+    };
+    if engine.backend != "cpu" {
+        word("backend", &engine.backend, "\"cpu\"");
+    }
+    let compute = match engine.compute.as_str() {
+        "float32" => Compute::Float32,
+        "bfloat16" => Compute::Bfloat16,
+        other => {
+            word("compute", other, "\"float32\" or \"bfloat16\"");
+            Compute::Float32
+        }
+    };
+    let resample = match engine.resample.as_str() {
+        "u8" => Resample::U8,
+        "float" => Resample::Float,
+        other => {
+            word("resample", other, "\"u8\" or \"float\"");
+            Resample::U8
+        }
+    };
+    if !wrong.is_empty() {
+        return Err(wrong);
+    }
+    let processors = || std::thread::available_parallelism().map_or(1, usize::from);
+    Ok(ModelConfig {
+        checkpoint: checkpoint.to_owned(),
+        backend: BackendChoice::Cpu,
+        threads: if engine.threads == 0 { processors() } else { engine.threads as usize },
+        compute,
+        resample,
+        engine: engine.clone(),
+        constrain: constrain.caps(),
+        template: template.clone(),
+    })
+}

@@ -1,0 +1,242 @@
+//! A reply's layout: fixed pieces, words, numbers and free texts in order, and how each becomes places of the automaton.
+
+use std::collections::{BTreeMap, HashMap};
+
+use furrow_rollout::Grammar;
+
+use super::automaton::{Automaton, Place};
+use super::{Caps, ConstraintError, Lexicon};
+use crate::grammar::{self, Field, FieldKind, Shape};
+
+/// A part of a reply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    /// This text.
+    Fixed(String),
+    /// One of these words.
+    Words(&'static [&'static str]),
+    /// A whole number, both ends included, without leading zeros.
+    Number { from: u64, to: u64 },
+    /// At most so many ids of free text.
+    Text(u32),
+}
+
+/// Builds the automaton of a grammar; the place where a reply begins.
+pub(super) fn build(
+    grammar: &Grammar,
+    lexicon: &Lexicon<'_>,
+    caps: &Caps,
+) -> Result<(Automaton, Place), ConstraintError> {
+    let mut builder = Builder { automaton: Automaton::default(), lexicon, digits: digits(lexicon)? };
+    let end = builder.automaton.end();
+    // The end of a reply leaves one id to take: the stop id is forced.
+    let stop = builder.automaton.chain(&[lexicon.stop], end);
+    let mut actions: Option<Place> = None;
+    for shape in grammar::shapes(grammar) {
+        let rest = builder.parts(&action(&shape, caps), stop)?;
+        let way = builder.words(&[shape.name], rest)?;
+        actions = Some(match actions {
+            Some(others) => builder.either(others, way)?,
+            None => way,
+        });
+    }
+    let start = builder.parts(&head(caps), actions.unwrap_or(stop))?;
+    Ok((builder.automaton, start))
+}
+
+/// What stands before the action's name.
+fn head(caps: &Caps) -> Vec<Part> {
+    vec![
+        Part::Fixed("{\"note\":\"".into()),
+        Part::Text(caps.note),
+        Part::Fixed("\",\"thought\":\"".into()),
+        Part::Text(caps.thought),
+        Part::Fixed("\",\"action\":{\"action\":\"".into()),
+    ]
+}
+
+/// What stands behind the action's name: its fields in their order, all of them written out.
+fn action(shape: &Shape, caps: &Caps) -> Vec<Part> {
+    let mut parts = Vec::new();
+    // Fixed text since the last free part, opened by the quote that closes the name.
+    let mut fixed = String::from("\"");
+    for Field { name, kind } in shape.fields {
+        fixed.push_str(&format!(",\"{name}\":"));
+        let (quoted, free) = match *kind {
+            FieldKind::Text => (true, vec![Part::Text(caps.of(name))]),
+            FieldKind::Address => (true, vec![Part::Words(&["http://", "https://"]), Part::Text(caps.url)]),
+            FieldKind::Word(words) => (true, vec![Part::Words(words)]),
+            FieldKind::Flag => (false, vec![Part::Words(&["true", "false"])]),
+            FieldKind::Whole { from, to } | FieldKind::WholeOr { from, to, .. } => {
+                (false, vec![Part::Number { from, to }])
+            }
+        };
+        let quote = if quoted { "\"" } else { "" };
+        parts.push(Part::Fixed(fixed + quote));
+        parts.extend(free);
+        fixed = quote.into();
+    }
+    parts.push(Part::Fixed(fixed + "}}"));
+    parts
+}
+
+/// Ids that are nothing but digits, with their text, by its length (index 0: one digit).
+fn digits(lexicon: &Lexicon<'_>) -> Result<Vec<Vec<(u32, String)>>, ConstraintError> {
+    let mut digits = vec![Vec::new()];
+    for id in 0..lexicon.rows as u32 {
+        // 20 digits hold any u64.
+        let Some(text) = lexicon.text(id).filter(|text| (1..=20).contains(&text.len())) else { continue };
+        if let (true, Ok(text)) = (text.iter().all(u8::is_ascii_digit), str::from_utf8(text)) {
+            digits.resize_with(digits.len().max(text.len()), Vec::new);
+            digits[text.len() - 1].push((id, text.to_owned()));
+        }
+    }
+    match (0..=9).find(|digit| !digits[0].iter().any(|(_, text)| *text == digit.to_string())) {
+        Some(digit) => Err(ConstraintError::NoDigit { digit }),
+        None => Ok(digits),
+    }
+}
+
+/// Turns parts into places, each one before those it leads to.
+struct Builder<'a, 'b> {
+    automaton: Automaton,
+    lexicon: &'a Lexicon<'b>,
+    digits: Vec<Vec<(u32, String)>>,
+}
+
+/// A number being written: what it may be, what follows it, and the places of the beginnings seen so far.
+struct Number {
+    from: u64,
+    to: u64,
+    next: Place,
+    seen: HashMap<String, Place>,
+}
+
+impl Builder<'_, '_> {
+    fn parts(&mut self, parts: &[Part], next: Place) -> Result<Place, ConstraintError> {
+        parts.iter().rev().try_fold(next, |next, part| self.part(part, next))
+    }
+
+    fn part(&mut self, part: &Part, next: Place) -> Result<Place, ConstraintError> {
+        match part {
+            Part::Fixed(text) => {
+                let ids = self.lexicon.encode_exactly(text)?;
+                Ok(self.automaton.chain(&ids, next))
+            }
+            Part::Words(words) => self.words(words, next),
+            Part::Number { from, to } => {
+                self.number("", &mut Number { from: *from, to: *to, next, seen: HashMap::new() })
+            }
+            Part::Text(cap) => Ok(self.automaton.text(*cap, next)),
+        }
+    }
+
+    /// One of some words, each tokenised alone.
+    fn words(&mut self, words: &[&str], next: Place) -> Result<Place, ConstraintError> {
+        let mut all: Option<Place> = None;
+        for word in words {
+            let ids = self.lexicon.encode_exactly(word)?;
+            let way = self.automaton.chain(&ids, next);
+            all = Some(match all {
+                Some(others) => self.either(others, way)?,
+                None => way,
+            });
+        }
+        Ok(all.unwrap_or(next))
+    }
+
+    /// The places of a number that begins with these digits.
+    fn number(&mut self, begun: &str, number: &mut Number) -> Result<Place, ConstraintError> {
+        if let Some(place) = number.seen.get(begun) {
+            return Ok(*place);
+        }
+        let mut edges = BTreeMap::new();
+        for (id, grown) in self.grown(begun, number) {
+            edges.insert(id, self.number(&grown, number)?);
+        }
+        let place = match (edges.is_empty(), number.is_whole(begun)) {
+            (true, _) => number.next,
+            (false, false) => self.automaton.step(edges),
+            (false, true) => {
+                let longer = self.automaton.step(edges);
+                self.either(longer, number.next)?
+            }
+        };
+        number.seen.insert(begun.to_owned(), place);
+        Ok(place)
+    }
+
+    /// What the digits can grow to by one id and still be, or become, such a number.
+    fn grown(&self, begun: &str, number: &Number) -> Vec<(u32, String)> {
+        let room = number.to.to_string().len() - begun.len();
+        let ids = self.digits.iter().take(room).flatten();
+        let grown = ids.map(|(id, text)| (*id, format!("{begun}{text}")));
+        grown.filter(|(_, grown)| number.begins_with(grown)).collect()
+    }
+
+    fn either(&mut self, left: Place, right: Place) -> Result<Place, ConstraintError> {
+        self.automaton.either(left, right).map_err(|_| ConstraintError::Ambiguous)
+    }
+}
+
+impl Number {
+    fn is_whole(&self, digits: &str) -> bool {
+        digits.parse().is_ok_and(|value: u64| (self.from..=self.to).contains(&value))
+    }
+
+    /// Whether one of the numbers begins with these digits: 41 begins 41, 410 to 419, 4100 to 4199, …
+    fn begins_with(&self, digits: &str) -> bool {
+        let Ok(value) = digits.parse::<u64>() else { return false };
+        if digits.starts_with('0') {
+            return digits == "0" && self.from == 0;
+        }
+        let (mut low, mut span) = (value, 1u64);
+        while low <= self.to {
+            if low.saturating_add(span - 1) >= self.from {
+                return true;
+            }
+            (low, span) = (low.saturating_mul(10), span.saturating_mul(10));
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn beginnings_of_numbers_are_those_of_their_decimals() {
+        for (from, to) in [(0, 10), (0, 255), (0, 1000), (7, 7), (95, 1203)] {
+            let number = Number { from, to, next: 0, seen: HashMap::new() };
+            let all: Vec<String> = (from..=to).map(|value| value.to_string()).collect();
+            let candidates =
+                (0..=20_000).map(|value: u32| value.to_string()).chain(["00".into(), "01".into()]);
+            for digits in candidates {
+                let want = all.iter().any(|decimal| decimal.starts_with(&digits));
+                assert_eq!(number.begins_with(&digits), want, "{digits} of {from} to {to}");
+            }
+        }
+    }
+
+    #[test]
+    fn parts_alternate_between_fixed_and_free() {
+        let caps = Caps::default();
+        let goto =
+            Shape { name: "goto", fields: &[Field { name: "url", kind: FieldKind::Address }], says: "" };
+        let fixed = |text: &str| Part::Fixed(text.into());
+        let want = [
+            fixed("\",\"url\":\""),
+            Part::Words(&["http://", "https://"]),
+            Part::Text(caps.url),
+            fixed("\"}}"),
+        ];
+        assert_eq!(action(&goto, &caps), want);
+        const SECONDS: Field =
+            Field { name: "seconds", kind: FieldKind::WholeOr { from: 0, to: 10, default: 2 } };
+        let wait = Shape { name: "wait", fields: &[SECONDS], says: "" };
+        let want = [fixed("\",\"seconds\":"), Part::Number { from: 0, to: 10 }, fixed("}}")];
+        assert_eq!(action(&wait, &caps), want);
+        assert_eq!(action(&Shape { name: "refresh", fields: &[], says: "" }, &caps), [fixed("\"}}")]);
+    }
+}

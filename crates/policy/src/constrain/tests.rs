@@ -1,0 +1,479 @@
+//! Random walks through the automaton of random vocabularies: whatever is drawn, the parser reads it.
+
+use std::collections::BTreeSet;
+
+use furrow_rollout::{Action, ExtraAction, Size};
+use proptest::prelude::*;
+use rand::rngs::ChaCha12Rng;
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+
+use super::*;
+use crate::grammar::{self, HOLO_NAVIGATION, Remarks};
+
+const IMAGE: Size = Size::new(1000, 500);
+/// Ids of marks: no text at all.
+const STOP: u32 = 0;
+const MARKS: u32 = 3;
+/// Pieces that tempt ids to reach from given to free text and back, and characters cut in their middle.
+const TEMPTING: &[&str] = &[
+    "\"}",
+    "\"}}",
+    " \"",
+    "\",",
+    "\",\"",
+    "\":\"",
+    "{\"",
+    "{\"note\":\"",
+    "\",\"thought\":\"",
+    "a\"",
+    "x\":",
+    "0}",
+    "0}}",
+    "1,\"",
+    "12",
+    "100",
+    "1000",
+    "1001",
+    "007",
+    "255",
+    "\\\"",
+    "\\",
+    "\\\\\"",
+    "\\u00",
+    "\\u001",
+    "1f",
+    "ht",
+    "http",
+    "://",
+    "s://",
+    "https://www.",
+    "click",
+    "_element",
+    "write",
+    "write_",
+    "_abs",
+    "wr",
+    "it",
+    "true",
+    "false",
+    "down",
+    " the",
+    "ing",
+    "é",
+    "日本",
+    "🦀",
+    "\n",
+    "\t",
+    "go",
+    "go_",
+    "back",
+    "to",
+    "select_tab",
+];
+
+/// A byte-level vocabulary: marks, the bytes, then pieces.
+#[derive(Debug, Clone)]
+struct Book {
+    pieces: Vec<Vec<u8>>,
+}
+
+impl Book {
+    /// All bytes and some of the tempting pieces and cuts of them.
+    fn random(seed: u64) -> Self {
+        let mut rng = ChaCha12Rng::seed_from_u64(seed);
+        let mut pieces: BTreeSet<Vec<u8>> = BTreeSet::new();
+        for _ in 0..rng.random_range(0..80) {
+            let piece = TEMPTING.choose(&mut rng).unwrap().as_bytes();
+            let cut = rng.random_range(0..piece.len());
+            pieces.insert(if rng.random() { piece.to_vec() } else { piece[cut..].to_vec() });
+        }
+        let mut all: Vec<Vec<u8>> = (0..MARKS).map(|_| Vec::new()).collect();
+        all.extend((0..=255).map(|byte| vec![byte]));
+        all.extend(pieces.into_iter().filter(|piece| piece.len() > 1));
+        Self { pieces: all }
+    }
+
+    /// Nothing but bytes.
+    fn bytes() -> Self {
+        Self { pieces: Self::random(0).pieces[..MARKS as usize + 256].to_vec() }
+    }
+
+    fn text(&self, id: u32) -> Option<&[u8]> {
+        self.pieces.get(id as usize).filter(|_| id >= MARKS).map(Vec::as_slice)
+    }
+
+    /// The longest piece that fits, again and again.
+    fn encode(&self, text: &str) -> Vec<u32> {
+        let (mut ids, mut rest) = (Vec::new(), text.as_bytes());
+        while !rest.is_empty() {
+            let fits =
+                (MARKS..self.pieces.len() as u32).filter(|id| rest.starts_with(&self.pieces[*id as usize]));
+            let id = fits.max_by_key(|id| self.pieces[*id as usize].len()).unwrap();
+            ids.push(id);
+            rest = &rest[self.pieces[id as usize].len()..];
+        }
+        ids
+    }
+
+    fn decode(&self, ids: &[u32]) -> Vec<u8> {
+        ids.iter().flat_map(|id| self.text(*id).unwrap_or_default()).copied().collect()
+    }
+
+    fn lexicon(&self) -> Lexicon<'_> {
+        Lexicon::new(self.pieces.len(), STOP, |id| self.text(id), |text| self.encode(text))
+    }
+
+    fn constraint(&self, caps: &Caps, max_tokens: u32) -> Result<Arc<Constraint>, ConstraintError> {
+        Constraint::compile(&all_actions(), &self.lexicon(), caps, max_tokens)
+    }
+}
+
+fn all_actions() -> Grammar {
+    Grammar { name: HOLO_NAVIGATION.into(), extra: ExtraAction::ALL.to_vec() }
+}
+
+fn small(cap: u32) -> Caps {
+    Caps { note: cap, thought: cap, content: cap, element: cap, url: cap, key: cap }
+}
+
+/// Chooses one of the legal ids.
+type Taste<'a> = dyn FnMut(&Book, &[u32]) -> u32 + 'a;
+
+/// Any legal id, all alike: texts run to their caps.
+fn anything(rng: &mut ChaCha12Rng) -> impl FnMut(&Book, &[u32]) -> u32 {
+    |_, ids| *ids.choose(rng).unwrap()
+}
+
+/// Closes often, and leaves something open in between.
+fn restless(rng: &mut ChaCha12Rng) -> impl FnMut(&Book, &[u32]) -> u32 {
+    |book, ids| {
+        let close = rng.random_ratio(1, 4);
+        let wanted = |id: &&u32| match book.pieces[**id as usize].as_slice() {
+            [b'"', ..] => close,
+            [.., last] => !close && (*last >= 0xC2 || *last == b'\\'),
+            [] => false,
+        };
+        let some: Vec<u32> = ids.iter().filter(wanted).copied().collect();
+        *some.choose(rng).or(ids.choose(rng)).unwrap()
+    }
+}
+
+/// The longest piece.
+fn longest(book: &Book, ids: &[u32]) -> u32 {
+    *ids.iter().max_by_key(|id| book.pieces[**id as usize].len()).unwrap()
+}
+
+/// The id of one byte wherever it is legal, else the first legal one.
+fn only(byte: u8) -> impl FnMut(&Book, &[u32]) -> u32 {
+    move |_, ids| ids.iter().copied().find(|id| *id == MARKS + u32::from(byte)).unwrap_or(ids[0])
+}
+
+/// A reply that was walked through.
+struct Walk {
+    ids: Vec<u32>,
+    forced: Vec<bool>,
+    finish: FinishReason,
+}
+
+fn walk(book: &Book, constraint: &Arc<Constraint>, taste: &mut Taste<'_>) -> Walk {
+    let mut cursor = Cursor::new(constraint);
+    let (mut ids, mut forced) = (Vec::new(), Vec::new());
+    loop {
+        let (id, only) = match cursor.next() {
+            Next::Done => return Walk { ids, forced, finish: cursor.finish_reason() },
+            Next::Forced(id) => (id, true),
+            Next::Choose(allowed) => {
+                assert!(allowed.count() > 1);
+                (taste(book, &allowed.iter().collect::<Vec<_>>()), false)
+            }
+        };
+        cursor.advance(id).unwrap();
+        ids.push(id);
+        forced.push(only);
+        assert_eq!(cursor.used() as usize, ids.len());
+    }
+}
+
+/// What a walk wrote, read by the parser; `Err` says what is wrong with it.
+fn read(book: &Book, ids: &[u32], max_tokens: u32) -> Result<Action, String> {
+    let text = String::from_utf8(book.decode(ids)).map_err(|why| why.to_string())?;
+    if ids.len() > max_tokens as usize {
+        return Err(format!("{} ids, {max_tokens} are allowed", ids.len()));
+    }
+    if ids.last() != Some(&STOP) || ids.iter().filter(|id| **id < MARKS).count() != 1 {
+        return Err(format!("the stop id does not stand at the end alone: {ids:?}"));
+    }
+    grammar::parse(&all_actions(), &text, IMAGE).action.map_err(|why| format!("{why} in {text:?}"))
+}
+
+#[test]
+fn every_walk_is_read_and_fits() {
+    let mut actions = BTreeSet::new();
+    let (mut cut, mut stopped) = (0, 0);
+    for seed in 0..24 {
+        let mut rng = ChaCha12Rng::seed_from_u64(seed);
+        let book = Book::random(seed);
+        let least = book.constraint(&small(7), 10_000).unwrap().tokens_least();
+        for max_tokens in [least, least + 1, least + 5, least + 40, 10_000] {
+            let constraint = book.constraint(&small(7), max_tokens).unwrap();
+            for walked in 0..36 {
+                let walk = match walked % 3 {
+                    0 => walk(&book, &constraint, &mut anything(&mut rng)),
+                    1 => walk(&book, &constraint, &mut restless(&mut rng)),
+                    _ => walk(&book, &constraint, &mut longest),
+                };
+                let action = read(&book, &walk.ids, max_tokens)
+                    .unwrap_or_else(|why| panic!("seed {seed}, {max_tokens} ids, walk {walked}: {why}"));
+                actions.insert(format!("{action:?}").split([' ', '{']).next().unwrap().to_owned());
+                assert_eq!(walk.forced.last(), Some(&true), "the stop id is forced");
+                match walk.finish {
+                    FinishReason::GrammarCap => cut += 1,
+                    FinishReason::Stop => stopped += 1,
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    }
+    println!("seeds 0 to 23: {cut} replies were cut, {stopped} ended by themselves: {actions:?}");
+    assert!(cut > 100 && stopped > 20);
+    let all = [
+        "Answer",
+        "Click",
+        "Drag",
+        "GoBack",
+        "Goto",
+        "PressKey",
+        "Refresh",
+        "Restart",
+        "Scroll",
+        "SelectTab",
+        "Wait",
+        "Write",
+    ];
+    assert_eq!(actions.iter().map(String::as_str).collect::<Vec<_>>(), all);
+}
+
+#[test]
+fn texts_are_closed_where_no_room_is_left() {
+    let book = Book::bytes();
+    #[track_caller]
+    fn check(book: &Book, caps: &Caps, room: u32, byte: u8, want: &str, finish: FinishReason) {
+        let least = book.constraint(caps, 100_000).unwrap().tokens_least();
+        let constraint = book.constraint(caps, least + room).unwrap();
+        let walk = walk(book, &constraint, &mut only(byte));
+        let text = String::from_utf8(book.decode(&walk.ids)).unwrap();
+        assert!(text.starts_with(want), "{text}\n{want}");
+        assert_eq!(walk.finish, finish);
+    }
+    let caps = Caps { thought: 2, ..small(4) };
+    let cut = FinishReason::GrammarCap;
+    check(&book, &caps, 1000, b'a', r#"{"note":"aaaa","thought":"aa","action":"#, cut);
+    check(&book, &caps, 5, b'a', r#"{"note":"aaaa","thought":"a","action":"#, cut);
+    check(&book, &caps, 3, b'a', r#"{"note":"aaa","thought":"","action":"#, cut);
+    check(&book, &caps, 0, b'a', r#"{"note":"","thought":"","action":"#, cut);
+    // A character is begun only where there is room to finish it; here the first legal byte is a blank.
+    check(&book, &caps, 1000, 0xF0, "{\"note\":\"\u{10000}\",\"thought\"", cut);
+    check(&book, &caps, 3, 0xF0, r#"{"note":"   ","thought":"","action":"#, cut);
+    check(&book, &small(0), 0, b'a', r#"{"note":"","thought":"","action":"#, FinishReason::Stop);
+    let none = book.constraint(&small(0), 100_000).unwrap();
+    assert_eq!(none.tokens_least(), none.tokens_most());
+    let some = book.constraint(&caps, 100_000).unwrap();
+    // note, thought, and the longest action: an element, a content.
+    assert_eq!(some.tokens_most(), some.tokens_least() + 4 + 2 + 4 + 4);
+}
+
+/// The place behind a text, if some way to cut it into legal ids exists.
+fn reach(book: &Book, cursor: &Cursor, rest: &[u8]) -> Option<Cursor> {
+    if rest.is_empty() {
+        return Some(cursor.clone());
+    }
+    let goes_on = |id: u32| {
+        let rest = rest.strip_prefix(book.text(id)?)?;
+        let mut next = cursor.clone();
+        next.advance(id).unwrap();
+        reach(book, &next, rest)
+    };
+    match cursor.next() {
+        Next::Done => None,
+        Next::Forced(id) => goes_on(id),
+        Next::Choose(allowed) => {
+            // Longest first: the first guess is nearly always right.
+            let mut ids: Vec<u32> = allowed.iter().collect();
+            ids.sort_by_key(|id| usize::MAX - book.pieces[*id as usize].len());
+            ids.into_iter().find_map(goes_on)
+        }
+    }
+}
+
+fn accepts(book: &Book, constraint: &Arc<Constraint>, text: &str) -> bool {
+    reach(book, &Cursor::new(constraint), text.as_bytes())
+        .is_some_and(|cursor| cursor.next() == Next::Forced(STOP))
+}
+
+fn any_action() -> impl Strategy<Value = Action> {
+    use furrow_rollout::{Direction, ModelPoint, page_from_model};
+    let point = || (0u16..=1000, 0u16..=1000).prop_map(|(x, y)| page_from_model(ModelPoint { x, y }, IMAGE));
+    let direction =
+        prop::sample::select(vec![Direction::Down, Direction::Up, Direction::Left, Direction::Right]);
+    let text = || prop_oneof![".{0,30}", "[\\x00-\\x22\\\\]{0,12}"];
+    let scheme = prop::sample::select(vec!["http://", "https://"]);
+    prop_oneof![
+        point().prop_map(|at| Action::Click { at }),
+        (point(), text()).prop_map(|(at, content)| Action::Write {
+            into: Some(at),
+            content,
+            press_enter: true
+        }),
+        (text(), any::<bool>()).prop_map(|(content, press_enter)| Action::Write {
+            into: None,
+            content,
+            press_enter
+        }),
+        direction.prop_map(|direction| Action::Scroll { direction }),
+        Just(Action::GoBack),
+        Just(Action::Refresh),
+        Just(Action::Restart),
+        (scheme, text()).prop_map(|(scheme, rest)| Action::Goto { url: format!("{scheme}{rest}") }),
+        (0u8..=10).prop_map(|seconds| Action::Wait { seconds }),
+        text().prop_map(|content| Action::Answer { content }),
+        (point(), point()).prop_map(|(from, to)| Action::Drag { from, to }),
+        (0u32..256).prop_map(|index| Action::SelectTab { index }),
+        text().prop_map(|key| Action::PressKey { key }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn what_the_encoder_writes_is_accepted(action in any_action(), thought in ".{0,20}", element in ".{0,20}", seed in 0u64..6) {
+        let book = Book::random(seed);
+        let constraint = book.constraint(&small(1000), 100_000).unwrap();
+        let remarks = Remarks { thought, element, ..Remarks::default() };
+        let text = grammar::encode(&all_actions(), &action, &remarks, IMAGE).unwrap();
+        prop_assert!(accepts(&book, &constraint, &text), "{}", text);
+        for (from, to) in [("note", "Note"), ("{", "{ "), ("}}", "}")] {
+            prop_assert!(!accepts(&book, &constraint, &text.replacen(from, to, 1)), "{} for {}", to, from);
+        }
+    }
+}
+
+/// All numbers a place can write.
+fn numbers_at(book: &Book, cursor: &Cursor, written: String, found: &mut BTreeSet<String>) {
+    let Next::Choose(allowed) = cursor.next() else {
+        found.insert(written);
+        return;
+    };
+    for id in allowed.iter() {
+        match str::from_utf8(&book.pieces[id as usize]) {
+            Ok(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+                let mut next = cursor.clone();
+                next.advance(id).unwrap();
+                numbers_at(book, &next, format!("{written}{digits}"), found);
+            }
+            _ => drop(found.insert(written.clone())),
+        }
+    }
+}
+
+#[test]
+fn numbers_are_all_of_their_range_and_no_other() {
+    for seed in 0..4 {
+        let book = Book::random(seed);
+        let constraint = book.constraint(&small(9), 10_000).unwrap();
+        for (action, to) in [
+            (r#"click_element","element":"","x":"#, 1000),
+            (r#"wait","seconds":"#, 10),
+            (r#"select_tab","index":"#, 255),
+        ] {
+            let before = format!(r#"{{"note":"","thought":"","action":{{"action":"{action}"#);
+            let cursor = reach(&book, &Cursor::new(&constraint), before.as_bytes()).unwrap();
+            let mut found = BTreeSet::new();
+            numbers_at(&book, &cursor, String::new(), &mut found);
+            let want: BTreeSet<String> = (0..=to).map(|number: u32| number.to_string()).collect();
+            assert_eq!(found, want, "seed {seed}, {action}");
+        }
+    }
+}
+
+#[test]
+fn planted_bugs_are_caught() {
+    // The walks of `every_walk_is_read_and_fits` over an automaton that was broken on purpose: some reply is unreadable or too long.
+    #[track_caller]
+    fn check(what: &str, plant: impl Fn(&Book, &mut Constraint)) {
+        let caught = (0..12).any(|seed| {
+            let mut book = Book::random(seed);
+            book.pieces.extend([b"a\"".to_vec(), b"\xE6\x97".to_vec(), b"x\\".to_vec(), b"00".to_vec()]);
+            let least = book.constraint(&small(7), 10_000).unwrap().tokens_least();
+            let mut constraint = Arc::into_inner(book.constraint(&small(7), least + 9).unwrap()).unwrap();
+            plant(&book, &mut constraint);
+            constraint.masks = Masks::new(&constraint.automaton, &constraint.texts, book.pieces.len());
+            let constraint = Arc::new(constraint);
+            let mut rng = ChaCha12Rng::seed_from_u64(seed);
+            (0..60).any(|_| {
+                read(&book, &walk(&book, &constraint, &mut anything(&mut rng)).ids, least + 9).is_err()
+            })
+        });
+        assert!(caught, "{what} went unnoticed");
+    }
+    let id = |book: &Book, piece: &[u8]| book.pieces.iter().position(|known| known == piece).unwrap() as u32;
+    check("an id across the end of a text", |book, constraint| {
+        constraint.texts.plant(id(book, b"a\""), State::Plain);
+    });
+    check("half a character", |book, constraint| constraint.texts.plant(id(book, b"\xE6\x97"), State::Plain));
+    check("an open escape", |book, constraint| constraint.texts.plant(id(book, b"x\\"), State::Plain));
+    check("a reserve too small", |_, constraint| constraint.max_tokens += 5);
+    check("a control byte", |book, constraint| constraint.texts.plant(id(book, b"\n"), State::Plain));
+}
+
+#[test]
+fn what_cannot_be_enforced_is_refused() {
+    #[track_caller]
+    fn check(book: &Book, rows: usize, stop: u32, max_tokens: u32, want: &str) {
+        let lexicon = Lexicon::new(rows, stop, |id| book.text(id), |text| book.encode(text));
+        let refused =
+            Constraint::compile(&all_actions(), &lexicon, &Caps::default(), max_tokens).unwrap_err();
+        assert!(refused.to_string().starts_with(want), "\n got {refused}\nwant {want}");
+    }
+    let book = Book::bytes();
+    let rows = book.pieces.len();
+    check(&book, rows, rows as u32, 512, "the stop id 259 is not below the model's 259 rows");
+    let least = book.constraint(&Caps::default(), 512).unwrap().tokens_least();
+    let message =
+        format!("policy.sampling.max_tokens: {}; a constrained reply takes at least {least} ids", least - 1);
+    check(&book, rows, STOP, least - 1, &message);
+    check(&book, rows, STOP, 0, "policy.sampling.max_tokens: 0;");
+    check(&book, 100, STOP, 512, "the tokenizer does not give \"}}\" back from its ids [128, 128];");
+    // A stop id that is a piece of text could end a reply in its middle.
+    check(&book, rows, MARKS + u32::from(b'{'), 512, "the tokenizer does not give");
+    let mut no_digit = book.clone();
+    no_digit.pieces[MARKS as usize + usize::from(b'7')] = b"77".to_vec();
+    check(&no_digit, rows, STOP, 512, "the tokenizer has no id for the digit 7 alone");
+    let twice = Lexicon::new(rows, STOP, |id| book.text(id), |_| vec![MARKS]);
+    assert!(matches!(
+        Constraint::compile(&all_actions(), &twice, &Caps::default(), 512),
+        Err(ConstraintError::Encoding { .. })
+    ));
+}
+
+#[test]
+fn illegal_ids_are_refused_and_change_nothing() {
+    let book = Book::random(1);
+    let constraint = book.constraint(&small(5), 10_000).unwrap();
+    let mut rng = ChaCha12Rng::seed_from_u64(1);
+    let mut cursor = Cursor::new(&constraint);
+    while cursor.next() != Next::Done {
+        let legal: Vec<u32> = match cursor.next() {
+            Next::Forced(id) => vec![id],
+            Next::Choose(allowed) => allowed.iter().collect(),
+            Next::Done => Vec::new(),
+        };
+        let before = format!("{:?}", (cursor.place, cursor.used, cursor.text, cursor.state));
+        for id in (0..book.pieces.len() as u32 + 70).filter(|id| !legal.contains(id)) {
+            assert_eq!(cursor.advance(id), Err(Illegal { id, index: cursor.used() }));
+        }
+        assert_eq!(format!("{:?}", (cursor.place, cursor.used, cursor.text, cursor.state)), before);
+        cursor.advance(*legal.choose(&mut rng).unwrap()).unwrap();
+    }
+    assert!(cursor.advance(STOP).is_err());
+}

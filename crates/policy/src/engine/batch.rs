@@ -1,0 +1,271 @@
+//! One batch: choose spans, bring their tiles, run them, draw tokens.
+
+use std::time::Instant;
+
+use furrow_model::backend::{BackendError, Inset, Span, Want};
+use furrow_model::sample::Picked;
+use furrow_rollout::FinishReason;
+
+use super::step::{Session, State};
+use super::{Engine, Fault, SessionId};
+use crate::features::TileKey;
+use crate::schedule::{Ready, plan};
+use crate::sequence::TileRows;
+use crate::slots::Place;
+
+impl Session {
+    /// Where the active sequence's state is.
+    fn active_place(&self) -> Option<&Place> {
+        let (_, is_fork) = self.active();
+        match (&self.state, self.step.as_ref()?.fork.as_ref()) {
+            (_, Some(fork)) if is_fork => fork.place.as_ref(),
+            (State::Device(place), _) => Some(place),
+            _ => None,
+        }
+    }
+}
+
+impl Engine {
+    pub(super) fn run_batch(&mut self) {
+        let mut batch = plan(self.ready(), self.limits);
+        let insets = self.bring_tiles(&mut batch);
+        if !batch.is_empty() && self.broken.is_none() {
+            self.run_together(&batch, &insets);
+        }
+        self.features.unpin_all();
+    }
+
+    fn ready(&self) -> Vec<Ready<SessionId>> {
+        let ready = |(id, session): (&SessionId, &Session)| {
+            let step = session.step.as_ref().filter(|step| step.is_admitted)?;
+            let span = session.next()?;
+            Some(Ready {
+                key: *id,
+                rows: span.end - span.start,
+                decodes: session.decodes(),
+                draws: session.draws_next(),
+                since: step.since,
+            })
+        };
+        self.sessions.iter().filter_map(ready).collect()
+    }
+
+    /// Has the tiles of every span on the device. A span whose tiles find no room is taken out of the batch: the one before it will
+    /// have left by the next.
+    fn bring_tiles(&mut self, batch: &mut Vec<SessionId>) -> Vec<Vec<Inset>> {
+        let mut insets = Vec::with_capacity(batch.len());
+        batch.retain(|id| match self.tiles_of(*id) {
+            Ok(Some(found)) => {
+                insets.push(found);
+                true
+            }
+            Ok(None) => false,
+            Err(error) => {
+                self.blame(*id, &error);
+                false
+            }
+        });
+        insets
+    }
+
+    fn tiles_of(&mut self, id: SessionId) -> Result<Option<Vec<Inset>>, BackendError> {
+        let Some(session) = self.sessions.get_mut(&id) else { return Ok(None) };
+        let Some(span) = session.next() else { return Ok(None) };
+        let rows = session.active().0.tile_rows(span);
+        if rows.is_empty() {
+            return Ok(Some(Vec::new()));
+        }
+        let keys: Vec<_> = rows.iter().map(|rows| rows.tile.hash).collect();
+        let Some(fetch) = self.features.pin(&keys) else { return Ok(None) };
+        self.device.release(&fetch.evicted);
+        let tile =
+            |key: &TileKey| rows.iter().find(|rows| rows.tile.hash == *key).map(|rows| rows.tile.clone());
+        let missing: Vec<_> = fetch.missing.iter().filter_map(tile).collect();
+        let began = Instant::now();
+        if !missing.is_empty() {
+            let made = self.device.encode(&missing)?;
+            for (key, feature) in fetch.missing.iter().zip(made) {
+                self.features.insert(*key, feature);
+            }
+        }
+        let inset = |rows: &TileRows<'_>| {
+            let feature = self.features.get(&rows.tile.hash)?;
+            Some(Inset { at: rows.at, len: rows.len, feature, row: rows.row })
+        };
+        let insets = rows.iter().filter_map(inset).collect();
+        if let Some(step) = &mut session.step {
+            step.tally.device_micros += began.elapsed().as_secs_f64() * 1e6;
+        }
+        Ok(Some(insets))
+    }
+
+    /// Runs a batch. If the device refuses it as a whole, each span is tried alone, so that only the one at fault fails.
+    fn run_together(&mut self, batch: &[SessionId], insets: &[Vec<Inset>]) {
+        let began = Instant::now();
+        batch.iter().for_each(|id| self.make_writable(*id));
+        match (self.run_spans(batch, insets), batch) {
+            (Ok(()), _) => {
+                let picked = self.draw(batch);
+                self.account(batch, began);
+                self.advance(batch);
+                for (id, picked) in picked {
+                    self.take(id, picked);
+                }
+            }
+            (Err(error), [id]) => self.blame(*id, &error),
+            (Err(BackendError::Device(why)), _) => self.broken = Some(why),
+            (Err(_), _) => {
+                for (id, insets) in batch.iter().zip(insets) {
+                    self.run_together(&[*id], std::slice::from_ref(insets));
+                }
+            }
+        }
+    }
+
+    fn blame(&mut self, id: SessionId, error: &BackendError) {
+        match error {
+            BackendError::Device(why) => self.broken = Some(why.clone()),
+            other => self.fail(id, Fault::Refused(other.to_string())),
+        }
+    }
+
+    /// Parts the pages that the next span writes to from those of others.
+    fn make_writable(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(span) = session.next() else { return };
+        let (_, is_fork) = session.active();
+        let Some(step) = &mut session.step else { return };
+        let place = match (&mut session.state, &mut step.fork) {
+            (_, Some(fork)) if is_fork => fork.place.as_mut(),
+            (State::Device(place), _) => Some(place),
+            _ => None,
+        };
+        let Some(place) = place else { return };
+        for (from, to) in self.places.make_writable(place, span.start, span.end, &mut step.reserve) {
+            self.device.copy_page(from, to);
+        }
+    }
+
+    fn run_spans(&mut self, batch: &[SessionId], insets: &[Vec<Inset>]) -> Result<(), BackendError> {
+        let Self { device, sessions, .. } = self;
+        let spans = batch.iter().zip(insets).filter_map(|(id, insets)| {
+            let session = sessions.get(id)?;
+            let (sequence, _) = session.active();
+            let place = session.active_place()?;
+            let span = sequence.next()?;
+            Some(Span {
+                slot: place.slot,
+                pages: &place.pages,
+                start: span.start,
+                tokens: sequence.tokens(span),
+                insets,
+                want: if session.draws_next() { Want::Last } else { Want::Nothing },
+            })
+        });
+        device.run(&spans.collect::<Vec<_>>())
+    }
+
+    /// Draws a token for every session whose logits were wanted, from the rows in the order of the spans.
+    fn draw(&mut self, batch: &[SessionId]) -> Vec<(SessionId, Picked)> {
+        let Self { device, sessions, .. } = self;
+        let drawing: Vec<_> = batch
+            .iter()
+            .filter_map(|id| {
+                let session = sessions.get(id).filter(|session| session.draws_next())?;
+                Some((*id, session.step.as_ref()?.response()?))
+            })
+            .collect();
+        let picks: Vec<_> = (0..).zip(&drawing).map(|(row, (_, response))| response.pick(row)).collect();
+        let picked = device.sample(&picks);
+        drawing.iter().map(|(id, _)| *id).zip(picked).collect()
+    }
+
+    /// Shares the batch's time by rows, and counts.
+    fn account(&mut self, batch: &[SessionId], began: Instant) {
+        let rows_of = |session: &Session| session.next().map_or(0, |span| span.end - span.start);
+        let sessions = || batch.iter().filter_map(|id| self.sessions.get(id));
+        let rows: u32 = sessions().map(rows_of).sum();
+        let together = sessions().filter(|session| session.decodes()).count() as u64;
+        let micros = began.elapsed().as_secs_f64() * 1e6;
+        for id in batch {
+            let Some(session) = self.sessions.get_mut(id) else { continue };
+            let (own, decodes) = (rows_of(session), session.decodes());
+            let Some(step) = &mut session.step else { continue };
+            let arrived = step.arrived;
+            let queued = || began.duration_since(arrived).as_micros() as u64;
+            step.tally.queue_micros.get_or_insert_with(queued);
+            step.tally.device_micros += micros * f64::from(own) / f64::from(rows.max(1));
+            if decodes {
+                step.tally.decode_steps += 1;
+                step.tally.decoded_together += together;
+                step.since = self.clock;
+            } else {
+                step.tally.prefill_tokens += own;
+            }
+        }
+    }
+
+    /// The spans are in the states: keeps promised snapshots, begins forks, ends steps that asked for nothing.
+    fn advance(&mut self, batch: &[SessionId]) {
+        for id in batch {
+            let Some(mut session) = self.sessions.remove(id) else { continue };
+            let (_, is_fork) = session.active();
+            let version = Some(self.settings.version);
+            match &mut session.step {
+                Some(step) if is_fork => step.version_min = step.version_min.or(version),
+                _ => session.version_min = session.version_min.or(version),
+            }
+            let at_fork_point = session.active_mut().ran();
+            if at_fork_point {
+                self.keep_snapshot(&mut session, is_fork);
+            }
+            if !is_fork {
+                self.begin_fork(&mut session);
+            }
+            let is_over =
+                session.next().is_none() && session.step.as_ref().is_some_and(|step| !step.is_asked());
+            self.sessions.insert(*id, session);
+            if is_over {
+                self.finish(*id, FinishReason::Stop);
+            }
+        }
+    }
+
+    /// Keeps a copy of the state at a fork point that siblings were promised.
+    fn keep_snapshot(&mut self, session: &mut Session, is_fork: bool) {
+        let Some(step) = &mut session.step else { return };
+        let (place, tokens, version) = match (&step.fork, &session.state) {
+            (Some(fork), _) if is_fork => (fork.place.as_ref(), fork.sequence.done(), step.version_min),
+            (_, State::Device(place)) => (Some(place), session.base.done(), session.version_min),
+            _ => return,
+        };
+        let Some(index) = step.promised.iter().position(|(position, _)| *position == tokens) else { return };
+        let (_, name) = step.promised.swap_remove(index);
+        self.snapshots.settle(&name);
+        if self.snapshots.is_full()
+            && let Some(oldest) = self.snapshots.evict()
+        {
+            self.places.release(oldest);
+        }
+        let (Some(place), Some(slot)) = (place, self.places.take_slot()) else { return };
+        self.device.copy_slot(place.slot, slot);
+        let pages = self.places.share(place, tokens);
+        let version = version.unwrap_or(self.settings.version);
+        self.snapshots.keep(name, Place { slot, pages }, tokens, version);
+    }
+
+    fn take(&mut self, id: SessionId, picked: Picked) {
+        let version = self.settings.version;
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        match picked {
+            Picked::Token(token) => match session.take(&token, version) {
+                Ok(()) => self.proceed(id),
+                Err(illegal) => self.fail(id, Fault::Refused(illegal.to_string())),
+            },
+            Picked::NotFinite => {
+                let tokens = session.replying_len();
+                self.fail(id, Fault::NotFinite { tokens });
+            }
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The door for hints: JSON from a page's `solve.js`, in page coordinates, becomes an action.
+
+use furrow_rollout::{Action, Direction, PagePoint};
+use serde::Deserialize;
+
+use crate::grammar::Remarks;
+
+/// Hints larger than this are refused: an action is a line, not a page.
+const HINT_BYTES_MAX: usize = 64 << 10;
+
+/// Reads a hint. `Ok(None)` is the script saying that there is nothing to do at the moment.
+pub fn read(json: &str) -> Result<Option<(Action, Remarks)>, String> {
+    if json.len() > HINT_BYTES_MAX {
+        return Err(format!("the hint has {} bytes, at most {HINT_BYTES_MAX} are read", json.len()));
+    }
+    let hint: Option<HintFile> =
+        serde_json::from_str(json).map_err(|why| format!("the hint is wrong: {why}"))?;
+    Ok(hint.map(HintFile::read))
+}
+
+#[derive(Deserialize)]
+struct HintFile {
+    #[serde(default)]
+    thought: String,
+    #[serde(default)]
+    element: String,
+    #[serde(flatten)]
+    action: HintAction,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "action", rename_all = "snake_case")]
+enum HintAction {
+    ClickElement {
+        x: f32,
+        y: f32,
+    },
+    WriteElementAbs {
+        content: String,
+        x: f32,
+        y: f32,
+    },
+    Scroll {
+        direction: Way,
+    },
+    GoBack,
+    Refresh,
+    Restart,
+    Goto {
+        url: String,
+    },
+    Wait {
+        #[serde(default)]
+        seconds: u8,
+    },
+    Answer {
+        content: String,
+    },
+    Drag {
+        x: f32,
+        y: f32,
+        to_x: f32,
+        to_y: f32,
+    },
+    SelectTab {
+        index: u32,
+    },
+    PressKey {
+        key: String,
+    },
+    Write {
+        content: String,
+        #[serde(default)]
+        press_enter: bool,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Way {
+    Down,
+    Up,
+    Left,
+    Right,
+}
+
+impl HintFile {
+    fn read(self) -> (Action, Remarks) {
+        let remarks = Remarks { note: String::new(), thought: self.thought, element: self.element };
+        let action = match self.action {
+            HintAction::ClickElement { x, y } => Action::Click { at: PagePoint { x, y } },
+            HintAction::WriteElementAbs { content, x, y } => {
+                Action::Write { into: Some(PagePoint { x, y }), content, press_enter: true }
+            }
+            HintAction::Scroll { direction } => Action::Scroll { direction: direction.into() },
+            HintAction::GoBack => Action::GoBack,
+            HintAction::Refresh => Action::Refresh,
+            HintAction::Restart => Action::Restart,
+            HintAction::Goto { url } => Action::Goto { url },
+            HintAction::Wait { seconds } => Action::Wait { seconds: seconds.min(10) },
+            HintAction::Answer { content } => Action::Answer { content },
+            HintAction::Drag { x, y, to_x, to_y } => {
+                Action::Drag { from: PagePoint { x, y }, to: PagePoint { x: to_x, y: to_y } }
+            }
+            HintAction::SelectTab { index } => Action::SelectTab { index },
+            HintAction::PressKey { key } => Action::PressKey { key },
+            HintAction::Write { content, press_enter } => Action::Write { into: None, content, press_enter },
+        };
+        (action, remarks)
+    }
+}
+
+impl From<Way> for Direction {
+    fn from(way: Way) -> Self {
+        match way {
+            Way::Down => Direction::Down,
+            Way::Up => Direction::Up,
+            Way::Left => Direction::Left,
+            Way::Right => Direction::Right,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(json: &str, want: &str) {
+        let got = match read(json) {
+            Ok(None) => "nothing".to_owned(),
+            Ok(Some((action, _))) => format!("{action:?}"),
+            Err(why) => why,
+        };
+        assert!(got.starts_with(want), "\n got {got}\nwant {want}");
+    }
+
+    #[test]
+    fn hints_are_actions_in_page_coordinates() {
+        check("null", "nothing");
+        check(
+            r#"{"action":"click_element","element":"OK","x":40.5,"y":12}"#,
+            "Click { at: PagePoint { x: 40.5, y: 12.0 } }",
+        );
+        check(
+            r#"{"action":"write","content":"a"}"#,
+            r#"Write { into: None, content: "a", press_enter: false }"#,
+        );
+        check(r#"{"action":"scroll","direction":"down"}"#, "Scroll { direction: Down }");
+        check(r#"{"action":"go_back"}"#, "GoBack");
+        check(r#"{"action":"click_element","x":1}"#, "the hint is wrong: missing field `y`");
+        check(r#"{"action":"teleport"}"#, "the hint is wrong: unknown variant `teleport`");
+        check("[", "the hint is wrong");
+    }
+}

@@ -1,0 +1,42 @@
+//! Sessions in, actions out: the policy service, the policies behind it and the grammars they speak.
+//!
+//! An environment worker opens one stream a session (`service.rs`); a `Policy` turns each observation into a reply (`scripted.rs`,
+//! `random.rs`, `model.rs`); a grammar turns text into an action and back (`grammar/`). This crate never sees a browser.
+//!
+//! The way of an observation through the model: `model/session.rs` cuts the screenshot and lays out the turn (`prompt.rs`), `context.rs`
+//! says which tokens are kept and shown, `engine.rs` runs them on a thread of its own and draws the reply (`draw.rs`, `constrain.rs`).
+
+mod config;
+pub mod constrain;
+mod context;
+mod conversation;
+pub mod draw;
+mod engine;
+mod features;
+pub mod grammar;
+mod hint;
+mod model;
+mod park;
+mod policy;
+mod prompt;
+mod random;
+mod schedule;
+mod scripted;
+mod sequence;
+mod service;
+mod sessions;
+pub mod sim;
+mod slots;
+mod snapshots;
+mod trace;
+mod worker;
+
+pub use config::{
+    BackendChoice, ConstrainFile, ContextFile, EngineFile, GrammarFile, LayoutFile, ModelConfig,
+    PolicyChoice, PolicyConfig, PolicyFile, SamplingFile,
+};
+pub use model::{Model, ModelError};
+pub use policy::{Answer, Policy, PolicyError, Session, Turn};
+pub use random::Random;
+pub use scripted::Scripted;
+pub use worker::{Report, WorkerError, run};

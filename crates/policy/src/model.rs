@@ -1,0 +1,190 @@
+//! The `model` policy: a checkpoint, the engine that runs it on a thread of its own, and what its sessions share.
+
+mod open;
+mod session;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use furrow_model::config::VisionConfig;
+use furrow_model::sample::Allowed;
+use furrow_model::template::Template;
+use furrow_model::vision::Resample;
+use furrow_rollout::{ContextPolicy, Grammar, Hashes, PolicyKind, PolicyVersion};
+use furrow_wire::Opening;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use crate::constrain::{Caps, Constraint, ConstraintError, Lexicon};
+use crate::context::Marks;
+use crate::conversation::Replay;
+use crate::engine::{Event, Fault, SessionId};
+use crate::policy::{Policy, PolicyError, Session};
+use session::ModelSession;
+
+pub use open::ModelError;
+
+/// Runs a checkpoint.
+pub struct Model {
+    shared: Arc<Shared>,
+    hashes: Hashes,
+    places: u32,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What sessions have in common.
+struct Shared {
+    events: mpsc::Sender<Event>,
+    sessions: AtomicU64,
+    template: Template,
+    marks: Marks,
+    vision: VisionConfig,
+    resample: Resample,
+    caps: Option<Caps>,
+    /// One automaton for each grammar and length of reply that sessions were opened with.
+    constraints: Mutex<Vec<Compiled>>,
+    /// Rows of the output head: ids below can be drawn.
+    vocabulary: usize,
+    /// Rows of the embedding table: ids below can be run.
+    embedding_rows: usize,
+    /// What a free reply draws among; `None`: every id.
+    among: Option<Arc<Allowed>>,
+    context_tokens_max: u32,
+    replay: Replay,
+    version: PolicyVersion,
+}
+
+struct Compiled {
+    grammar: Grammar,
+    max_tokens: u32,
+    constraint: Arc<Constraint>,
+}
+
+/// Automata kept: a worker serves one job at a time, which has one grammar.
+const CONSTRAINTS_MAX: usize = 8;
+
+#[tonic::async_trait]
+impl Policy for Model {
+    fn kind(&self) -> PolicyKind {
+        PolicyKind::Model
+    }
+
+    fn wants_hints(&self) -> bool {
+        false
+    }
+
+    fn hashes(&self) -> Hashes {
+        self.hashes.clone()
+    }
+
+    fn version(&self) -> Option<PolicyVersion> {
+        Some(self.shared.version)
+    }
+
+    fn places(&self) -> Option<u32> {
+        Some(self.places)
+    }
+
+    async fn open(&self, opening: &Opening) -> Result<Box<dyn Session>, PolicyError> {
+        let shared = &self.shared;
+        let constraint = shared.constraint_of(opening).await?;
+        let id = SessionId(shared.sessions.fetch_add(1, Ordering::Relaxed));
+        let life = CancellationToken::new();
+        // From here on the session is closed by being dropped, whatever becomes of the opening.
+        let session = ModelSession::new(shared.clone(), id, life.clone(), opening.clone(), constraint);
+        let (opened, answer) = oneshot::channel();
+        let rebuilt = opening.past_steps > 0;
+        shared.tell(Event::Open { session: id, rebuilt, life, opened }).await?;
+        let answer = answer.await.map_err(|_| gone())?;
+        answer.map_err(|fault| fault_at(0, &fault))?;
+        Ok(Box::new(session))
+    }
+
+    async fn failed(&self) -> String {
+        self.shared.events.closed().await;
+        "the engine has stopped; the log says why".into()
+    }
+
+    async fn stop(&self) {
+        // An engine that is gone needs no telling.
+        self.shared.events.send(Event::Stop).await.ok();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            let joined = tokio::task::spawn_blocking(|| thread.join()).await;
+            if !matches!(joined, Ok(Ok(()))) {
+                tracing::error!("the engine's thread ended by a panic");
+            }
+        }
+    }
+}
+
+impl Shared {
+    async fn tell(&self, event: Event) -> Result<(), PolicyError> {
+        self.events.send(event).await.map_err(|_| gone())
+    }
+
+    /// The automaton for a session's grammar, made when the first asks for it.
+    async fn constraint_of(
+        self: &Arc<Self>,
+        opening: &Opening,
+    ) -> Result<Option<Arc<Constraint>>, PolicyError> {
+        if self.caps.is_none() {
+            return Ok(None);
+        }
+        let (grammar, max_tokens) = (opening.session.grammar.clone(), opening.session.sampling.max_tokens);
+        let shared = self.clone();
+        let compiling = tokio::task::spawn_blocking(move || shared.constraint(&grammar, max_tokens));
+        let compiled = compiling.await.map_err(|why| PolicyError::Settings { why: why.to_string() })?;
+        compiled.map_err(|why| PolicyError::Settings { why: why.to_string() })
+    }
+
+    fn constraint(
+        &self,
+        grammar: &Grammar,
+        max_tokens: u32,
+    ) -> Result<Option<Arc<Constraint>>, ConstraintError> {
+        let Some(caps) = &self.caps else { return Ok(None) };
+        // Whoever comes while one is made waits for it here: it is most likely the same.
+        let mut kept = self.constraints.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |compiled: &&Compiled| compiled.grammar == *grammar && compiled.max_tokens == max_tokens;
+        if let Some(compiled) = kept.iter().find(same) {
+            return Ok(Some(compiled.constraint.clone()));
+        }
+        let lexicon = Lexicon::of(self.template.tokenizer(), self.vocabulary, self.template.stop());
+        let constraint = Constraint::compile(grammar, &lexicon, caps, max_tokens)?;
+        kept.truncate(CONSTRAINTS_MAX - 1);
+        kept.insert(0, Compiled { grammar: grammar.clone(), max_tokens, constraint: constraint.clone() });
+        Ok(Some(constraint))
+    }
+
+    /// Tokens a reply can have at most: a free one that is cut gets the stop id appended.
+    fn reply_tokens_max(&self, max_tokens: u32) -> u32 {
+        max_tokens + u32::from(self.caps.is_none())
+    }
+}
+
+fn gone() -> PolicyError {
+    PolicyError::Gone { why: "its engine has stopped".into() }
+}
+
+/// What a fault of the engine means for a session.
+fn fault_at(step: u32, fault: &Fault) -> PolicyError {
+    let why = fault.to_string();
+    match fault {
+        Fault::Full { .. } => PolicyError::Full { why },
+        Fault::Device(_) | Fault::Gone => PolicyError::Gone { why },
+        Fault::NotFinite { .. } | Fault::TooLong { .. } | Fault::Refused(_) => {
+            PolicyError::Failed { step, why }
+        }
+    }
+}
+
+/// Whether a context policy shows a picture of step `step` again at step `now`.
+fn is_seen_at(keep: ContextPolicy, step: u32, now: u32) -> bool {
+    match keep {
+        ContextPolicy::Append => true,
+        ContextPolicy::LastImage | ContextPolicy::Fresh => step == now,
+        ContextPolicy::Window(pictures) => now - step < pictures,
+    }
+}

@@ -1,0 +1,235 @@
+//! Opening a checkpoint: everything that can be wrong with it is said before the first session.
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use furrow_model::backend::{Backend, PAGE_TOKENS, Room};
+use furrow_model::checkpoint::{Checkpoint, CheckpointError};
+use furrow_model::config::{Config, VisionConfig};
+use furrow_model::cpu::{Cpu, OpenError};
+use furrow_model::kernels::Team;
+use furrow_model::sample::Allowed;
+use furrow_model::template::{Template, TemplateError, TemplateFile};
+use furrow_model::tokenizer::{Tokenizer, TokenizerError};
+use furrow_model::weights::Weights;
+use furrow_rollout::{Hashes, PolicyVersion, SessionSpec};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use tokio::sync::mpsc;
+
+use super::{Model, Shared};
+use crate::config::{BackendChoice, ModelConfig};
+use crate::constrain::ConstraintError;
+use crate::conversation::Replay;
+use crate::engine::{Engine, Misfit, Settings};
+use crate::prompt;
+
+/// Events on their way to the engine: an open, a step or a close of each session at once is as many as there can be of use.
+const EVENTS_MAX: usize = 1024;
+
+/// Why a checkpoint is not run.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// The checkpoint was refused.
+    #[error("policy.checkpoint: {} cannot be loaded", dir.display())]
+    Checkpoint {
+        /// Where it is.
+        dir: PathBuf,
+        /// Why.
+        source: Box<CheckpointError>,
+    },
+    /// The tokenizer was refused.
+    #[error("policy.checkpoint: the tokenizer of {} cannot be used", dir.display())]
+    Tokenizer {
+        /// Where it is.
+        dir: PathBuf,
+        /// Why.
+        source: Box<TokenizerError>,
+    },
+    /// The template was refused.
+    #[error("policy.checkpoint: the template of {} cannot be used", dir.display())]
+    Template {
+        /// Where it is.
+        dir: PathBuf,
+        /// Why.
+        source: Box<TemplateError>,
+    },
+    /// Parts of the checkpoint do not fit each other.
+    #[error("policy.checkpoint: {} does not fit together: {}", dir.display(), problems.join("; "))]
+    Unfit {
+        /// Where it is.
+        dir: PathBuf,
+        /// Everything that is wrong.
+        problems: Vec<String>,
+    },
+    /// The checkpoint reads text only.
+    #[error("policy.checkpoint: {} has no vision encoder, and a session shows screenshots; use one that has", dir.display())]
+    NoVision {
+        /// Where it is.
+        dir: PathBuf,
+    },
+    /// The backend did not open.
+    #[error("policy.engine: the backend did not open")]
+    Backend(#[source] OpenError),
+    /// Sizes that do not fit each other.
+    #[error("policy.engine: {0}")]
+    Misfit(#[from] Misfit),
+    /// The grammar cannot be enforced.
+    #[error("policy.constrain: {0}")]
+    Constraint(#[from] ConstraintError),
+    /// No thread was to be had.
+    #[error("the engine's thread could not be started")]
+    Thread(#[source] std::io::Error),
+}
+
+impl Model {
+    /// Loads a checkpoint and starts its engine. Minutes for a large one: not for a thread that serves others.
+    pub fn open(config: &ModelConfig, spec: &SessionSpec) -> Result<Self, ModelError> {
+        let dir = || config.checkpoint.clone();
+        let team = Team::new(config.threads);
+        let refused = |why| ModelError::Checkpoint { dir: dir(), source: Box::new(why) };
+        let checkpoint = Checkpoint::open(&config.checkpoint).map_err(refused)?;
+        let vision = checkpoint.config().vision.clone().ok_or_else(|| ModelError::NoVision { dir: dir() })?;
+        let (template, marks) = layout(config, checkpoint.config())?;
+        let weights_sha256 = checkpoint.weights_sha256(&team);
+        let weights = Weights::of(&checkpoint, &team, &mut progress()).map_err(refused)?;
+        drop((checkpoint, team));
+        let embedding_rows = weights.text.embeddings.rows;
+        let unfit = |problems| ModelError::Unfit { dir: dir(), problems };
+        template.tokenizer().fits(&weights.config, embedding_rows).map_err(unfit)?;
+        let hashes = Hashes {
+            weights: Some(weights_sha256),
+            tokenizer: Some(hex(template.tokenizer().sha256())),
+            template: Some(hex(template.sha256())),
+            grammar: None,
+            processor: Some(processor_sha256(&vision, config)),
+        };
+        let (vocabulary, version) = (weights.config.text.vocabulary, PolicyVersion(0));
+        let settings = settings(config, &weights.config, version);
+        let engine = Engine::new(device(config, weights, &settings, &vision)?, settings)?;
+        let places = engine.places_max();
+        let (events, receiver) = mpsc::channel(EVENTS_MAX);
+        let running = std::thread::Builder::new().name("furrow-engine".into());
+        let thread = running.spawn(move || drop(engine.run(receiver))).map_err(ModelError::Thread)?;
+        let shared = Shared {
+            events,
+            sessions: AtomicU64::new(0),
+            marks,
+            among: without_placeholder(vocabulary, vision.image_token),
+            vision,
+            resample: config.resample,
+            caps: config.constrain.clone(),
+            constraints: Mutex::default(),
+            vocabulary,
+            embedding_rows,
+            context_tokens_max: settings.context_tokens_max,
+            replay: match config.backend {
+                BackendChoice::Cpu => Replay::AtOnce,
+            },
+            version,
+            template,
+        };
+        let model = Self { shared: Arc::new(shared), hashes, places, thread: Mutex::new(Some(thread)) };
+        // A grammar that cannot be enforced is told now, not to the first session.
+        model.shared.constraint(&spec.grammar, spec.sampling.max_tokens)?;
+        tracing::info!(checkpoint = %config.checkpoint.display(), places, "model loaded");
+        Ok(model)
+    }
+}
+
+/// Tokenizer and template, with what the job puts over them.
+fn layout(config: &ModelConfig, model: &Config) -> Result<(Template, crate::context::Marks), ModelError> {
+    let dir = || config.checkpoint.clone();
+    let tokenizer = Tokenizer::open(&config.checkpoint)
+        .map_err(|why| ModelError::Tokenizer { dir: dir(), source: Box::new(why) })?;
+    let file = TemplateFile::open(&config.checkpoint)
+        .map_err(|why| ModelError::Template { dir: dir(), source: Box::new(why) })?;
+    let unfit = |problems| ModelError::Unfit { dir: dir(), problems };
+    let template =
+        Template::check(&config.template.over(file), &Arc::new(tokenizer), model).map_err(unfit)?;
+    let marks = prompt::marks(&template).ok_or_else(|| ModelError::NoVision { dir: dir() })?;
+    Ok((template, marks))
+}
+
+fn settings(config: &ModelConfig, model: &Config, version: PolicyVersion) -> Settings {
+    let engine = &config.engine;
+    let positions_max = u32::try_from(model.text.positions_max).unwrap_or(u32::MAX);
+    Settings {
+        state_slots: engine.state_slots,
+        snapshot_slots: engine.snapshot_slots,
+        chunk: engine.prefill_chunk,
+        prefill_tokens: engine.prefill_tokens,
+        context_tokens_max: engine.context_tokens_max.min(positions_max),
+        parked_bytes_max: engine.parked_bytes,
+        version,
+    }
+}
+
+fn device(
+    config: &ModelConfig,
+    weights: Weights,
+    settings: &Settings,
+    vision: &VisionConfig,
+) -> Result<Box<dyn Backend>, ModelError> {
+    let room = room(config, settings, vision, weights.config.text.hidden);
+    match config.backend {
+        BackendChoice::Cpu => {
+            let cpu =
+                Cpu::open(weights, room, config.threads, config.compute).map_err(ModelError::Backend)?;
+            Ok(Box::new(cpu))
+        }
+    }
+}
+
+fn room(config: &ModelConfig, settings: &Settings, vision: &VisionConfig, hidden: usize) -> Room {
+    let rows_per_tile = vision.rows_per_tile();
+    let tile_bytes = (rows_per_tile * hidden * size_of::<f32>()) as u64;
+    // A span may begin and end inside tiles: those it covers and one more must be there at once.
+    let span_tiles = settings.chunk.div_ceil(rows_per_tile as u32) + 1;
+    let tiles = (config.engine.feature_bytes / tile_bytes.max(1)).min(u64::from(u32::MAX)) as u32;
+    Room {
+        slots: settings.state_slots + settings.snapshot_slots,
+        pages: config.engine.kv_tokens.div_ceil(PAGE_TOKENS as u32),
+        // Beside the prefill: a drawn token and a few forced ones of every session; a longer forced run waits its turn.
+        rows_max: settings.prefill_tokens + 8 * settings.state_slots,
+        logits_max: settings.state_slots,
+        features: tiles.max(span_tiles),
+    }
+}
+
+/// All ids but the placeholder of images, where the model could draw it.
+fn without_placeholder(vocabulary: usize, placeholder: u32) -> Option<Arc<Allowed>> {
+    let drawable = (placeholder as usize) < vocabulary;
+    drawable.then(|| {
+        let mut allowed = Allowed::new(vocabulary);
+        allowed.extend((0..vocabulary as u32).filter(|id| *id != placeholder));
+        Arc::new(allowed)
+    })
+}
+
+/// What decides which pixels the model sees of a screenshot.
+fn processor_sha256(vision: &VisionConfig, config: &ModelConfig) -> String {
+    let VisionConfig { tile, tiles_max, thumbnail, mean, std, .. } = vision;
+    let said = json!({
+        "tile": tile, "tiles_max": tiles_max, "thumbnail": thumbnail, "mean": mean, "std": std,
+        "resample": config.engine.resample,
+    });
+    hex(&Sha256::digest(said.to_string()).into())
+}
+
+fn hex(bytes: &[u8; 32]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Says every five seconds how far the loading is.
+fn progress() -> impl FnMut(u64, u64) {
+    let mut told = Instant::now();
+    move |done, total| {
+        if told.elapsed().as_secs() >= 5 {
+            told = Instant::now();
+            tracing::info!(done, total, "loading weights");
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! One session of the `model` policy: screenshots in, turns shown to the engine, replies read, accounts written.
+
+use std::sync::Arc;
+
+use furrow_rollout::{ContextPolicy, Outcome, PolicyKind, PolicyVersion, Reply as Said, Screenshot, Trace};
+use furrow_wire::{Opening, PastStep};
+use tokio::sync::oneshot;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::{Shared, fault_at, gone, is_seen_at};
+use crate::constrain::Constraint;
+use crate::context::Turn as Shown;
+use crate::conversation::Conversation;
+use crate::draw::{Response, Stream};
+use crate::engine::{Ask, Event, Reply, SessionId};
+use crate::grammar;
+use crate::policy::{Answer, PolicyError, Session, Turn};
+use crate::prompt::{self, Text, Told};
+use crate::sequence::{Picture, Stretch};
+use crate::trace::token_trace;
+
+/// The session. Dropping it ends it in the engine.
+pub(super) struct ModelSession {
+    shared: Arc<Shared>,
+    id: SessionId,
+    /// Cancelled when this is dropped.
+    _life: DropGuard,
+    opening: Opening,
+    constraint: Option<Arc<Constraint>>,
+    stream: Stream,
+    conversation: Conversation,
+    /// Replies so far, for prompts that begin anew.
+    told: Vec<Told>,
+    /// The step that comes next.
+    next: u32,
+}
+
+impl ModelSession {
+    pub fn new(
+        shared: Arc<Shared>,
+        id: SessionId,
+        life: CancellationToken,
+        opening: Opening,
+        constraint: Option<Arc<Constraint>>,
+    ) -> Self {
+        Self {
+            id,
+            _life: life.drop_guard(),
+            conversation: Conversation::new(opening.session.context, shared.replay),
+            stream: Stream::new(opening.session.sampling.seed, &opening.ancestry),
+            opening,
+            constraint,
+            told: Vec::new(),
+            next: 0,
+            shared,
+        }
+    }
+
+    fn keep(&self) -> ContextPolicy {
+        self.opening.session.context
+    }
+
+    fn in_order(&self, step: u32) -> Result<(), PolicyError> {
+        if step == self.next { Ok(()) } else { Err(PolicyError::OutOfOrder { step, next: self.next }) }
+    }
+
+    /// Decoding and cutting take tens of milliseconds of a processor: not on a thread that serves streams.
+    async fn picture(&self, step: u32, screenshot: &Screenshot) -> Result<Arc<Picture>, PolicyError> {
+        let (shared, screenshot) = (self.shared.clone(), screenshot.clone());
+        let preparing = tokio::task::spawn_blocking(move || {
+            prompt::picture(&screenshot, &shared.vision, shared.resample).map_err(|why| why.to_string())
+        });
+        let prepared = preparing.await.unwrap_or_else(|why| Err(why.to_string()));
+        prepared.map(Arc::new).map_err(|why| PolicyError::Screenshot { step, why })
+    }
+
+    /// The words of the next turn.
+    fn text(&mut self, last_outcome: Option<&Outcome>) -> Text {
+        let outcome = last_outcome.map(prompt::outcome_text).unwrap_or_default();
+        let (template, Opening { goal, session, .. }) = (&self.shared.template, &self.opening);
+        match self.keep() {
+            ContextPolicy::Fresh => {
+                if let Some(last) = self.told.last_mut() {
+                    last.outcome = outcome;
+                }
+                prompt::anew(template, &session.instructions, goal, &self.told)
+            }
+            _ if self.next == 0 => prompt::first(template, &session.instructions, goal),
+            _ => prompt::later(template, &outcome),
+        }
+    }
+
+    /// Remembers a reply where prompts begin anew.
+    fn tell_again(&mut self, response: &[u32]) {
+        if self.keep() == ContextPolicy::Fresh {
+            let stop = self.shared.template.stop();
+            let response = response.iter().copied().filter(|id| *id != stop).collect();
+            self.told.push(Told { response, outcome: String::new() });
+        }
+    }
+
+    async fn engine_step(&self, kept: Vec<Stretch>, ask: Option<Box<Ask>>) -> Result<Reply, PolicyError> {
+        let (done, answer) = oneshot::channel();
+        self.shared.tell(Event::Step { session: self.id, kept, ask, done }).await?;
+        answer.await.map_err(|_| gone())?.map_err(|fault| fault_at(self.next, &fault))
+    }
+
+    /// Shows the turn and waits for the reply.
+    async fn ask(&mut self, turn: Shown, picture: Arc<Picture>, task_end: u32) -> Result<Trace, PolicyError> {
+        let sampling = &self.opening.session.sampling;
+        let tokens_max = self.shared.reply_tokens_max(sampling.max_tokens);
+        let stop = self.shared.template.stop();
+        let mut response = Response::new(sampling, &self.stream, self.next, stop, self.constraint.as_ref());
+        if let Some(among) = &self.shared.among {
+            response = response.among(among);
+        }
+        let shown = self.conversation.show(&turn, Some(picture), task_end);
+        let ask = Ask { prompt: shown.stretch, stays: shown.stays, response, tokens_max };
+        let reply = self.engine_step(shown.kept, Some(Box::new(ask))).await?;
+        let commit = self.conversation.answered(turn, &reply.columns.ids);
+        self.tell_again(&reply.columns.ids);
+        Ok(Trace {
+            policy_kind: PolicyKind::Model,
+            policy_version: reply.columns.policy_versions.last().map(|version| PolicyVersion(*version)),
+            state_version_min: Some(reply.state_version_min),
+            engine: reply.engine.clone(),
+            tokens: Some(token_trace(shown.prompt, reply, commit)),
+        })
+    }
+
+    /// The action text of a response: what follows the thinking, marks left out.
+    fn read(&self, turn: &Turn<'_>, response: &[u32]) -> Said {
+        let text = self.shared.template.tokenizer().decode(response);
+        let text = text.rsplit_once("</think>").map_or(text.as_str(), |(_, action)| action);
+        grammar::parse(&self.opening.session.grammar, text, turn.observation.screenshot.size)
+    }
+}
+
+impl Drop for ModelSession {
+    /// Has the session's place freed now. An engine that is too busy to be told sees it by itself: its life ends with this.
+    fn drop(&mut self) {
+        self.shared.events.try_send(Event::Close(self.id)).ok();
+    }
+}
+
+#[tonic::async_trait]
+impl Session for ModelSession {
+    async fn recall(&mut self, past: PastStep) -> Result<(), PolicyError> {
+        let step = past.step;
+        self.in_order(step)?;
+        let wrong = |why: String| PolicyError::Past { step, why };
+        let Some(tokens) = &past.trace.tokens else {
+            return Err(wrong("its trace has no tokens: another policy acted it".into()));
+        };
+        let placeholder = self.shared.vision.image_token;
+        let known = |id: &&u32| (**id as usize) < self.shared.embedding_rows || **id == placeholder;
+        let mut ids = tokens.prompt_token_ids.iter().chain(&tokens.response_token_ids);
+        if let Some(stranger) = ids.find(|id| !known(id)) {
+            return Err(wrong(format!("token id {stranger} is none of this model's")));
+        }
+        if tokens.response_mask.len() != tokens.response_token_ids.len() {
+            return Err(wrong("response_mask has another length than response_token_ids".into()));
+        }
+        let picture = match is_seen_at(self.keep(), step, self.opening.past_steps) {
+            true => Some(self.picture(step, &past.screenshot).await?),
+            false => None,
+        };
+        if let (Some(picture), Some(span)) = (&picture, tokens.image_spans.last())
+            && (span.blob_sha256 != picture.blob_sha256 || span.token_len != picture.rows())
+        {
+            return Err(wrong("its screenshot is not the one that its trace tells of".into()));
+        }
+        if let (Some(last), Some(outcome)) = (self.told.last_mut(), &past.last_outcome) {
+            last.outcome = prompt::outcome_text(outcome);
+        }
+        let recalled = self.conversation.recall(step, tokens, picture, self.shared.marks);
+        let lived = recalled.map_err(|why| wrong(why.to_string()))?;
+        self.tell_again(&tokens.response_token_ids);
+        if let Some(stretch) = lived {
+            self.engine_step(vec![stretch], None).await?;
+        }
+        self.next = step + 1;
+        Ok(())
+    }
+
+    async fn act(&mut self, turn: Turn<'_>) -> Result<Answer, PolicyError> {
+        self.in_order(turn.step)?;
+        let picture = self.picture(turn.step, &turn.observation.screenshot).await?;
+        let text = self.text(turn.last_outcome);
+        let no_vision = || PolicyError::Failed { step: turn.step, why: "the model reads text only".into() };
+        let (shown, task_end) =
+            prompt::turn(text, &picture, turn.step, &self.shared.template).ok_or_else(no_vision)?;
+        let reply = self.shared.reply_tokens_max(self.opening.session.sampling.max_tokens) as usize;
+        if self.conversation.tokens_with(&shown) + reply > self.shared.context_tokens_max as usize {
+            return Ok(Answer::ContextFull);
+        }
+        let trace = self.ask(shown, picture, task_end).await?;
+        self.next += 1;
+        let response = trace.tokens.as_ref().map_or(&[][..], |tokens| &tokens.response_token_ids);
+        let said = self.read(&turn, response);
+        Ok(Answer::Reply(Box::new((said, trace))))
+    }
+}

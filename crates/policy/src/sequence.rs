@@ -1,0 +1,299 @@
+//! One sequence of tokens: what is known of it, how much of it the state holds, and where it is cut into spans.
+//!
+//! A *leg* is what becomes known between two draws: an observation, or the token just drawn with the forced ones behind it. It is cut at
+//! multiples of a chunk counted from its own start, at fork points inside it, and where it ends. So the cuts depend on the session's
+//! tokens alone, and a session that is rebuilt from its traces runs through the very same spans.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use furrow_model::vision::Tile;
+
+/// A screenshot as the model sees it.
+#[derive(Debug, PartialEq)]
+pub struct Picture {
+    /// Tiles in the order of their rows.
+    pub tiles: Vec<Tile>,
+    /// Language-model rows of a tile.
+    pub rows_per_tile: u32,
+    /// Tiles across and down, without the thumbnail.
+    pub grid: (u16, u16),
+    /// SHA-256 of the encoded image.
+    pub blob_sha256: [u8; 32],
+    /// SHA-256 of the decoded RGB pixels.
+    pub rgb_sha256: [u8; 32],
+}
+
+/// A picture among tokens.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Placed {
+    /// Index of its first placeholder.
+    pub at: u32,
+    /// What stands there.
+    pub picture: Arc<Picture>,
+}
+
+/// Tokens that go behind a sequence.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Stretch {
+    /// Ids, placeholders included.
+    pub ids: Vec<u32>,
+    /// Pictures among them, in order; `at` counts from the stretch's start.
+    pub pictures: Vec<Placed>,
+    /// Where legs end, counted from the stretch's start, ascending. What follows the last end belongs to the next leg.
+    pub ends: Vec<u32>,
+    /// Positions in it that siblings may fork from, ascending.
+    pub forks: Vec<u32>,
+}
+
+/// Some rows of one tile.
+#[derive(Debug, Clone, Copy)]
+pub struct TileRows<'a> {
+    /// Index of the first placeholder in the span.
+    pub at: u32,
+    /// How many rows.
+    pub len: u32,
+    /// Row of the tile the first one takes.
+    pub row: u32,
+    /// The tile.
+    pub tile: &'a Tile,
+}
+
+/// The sequence.
+#[derive(Debug, Clone, Default)]
+pub struct Sequence {
+    ids: Vec<u32>,
+    pictures: VecDeque<Placed>,
+    forks: VecDeque<u32>,
+    cuts: VecDeque<u32>,
+    done: u32,
+}
+
+impl Picture {
+    /// Placeholders it takes.
+    pub fn rows(&self) -> u32 {
+        self.tiles.len() as u32 * self.rows_per_tile
+    }
+}
+
+impl Stretch {
+    /// Text that makes a leg of its own; nothing when there is none.
+    pub fn text(ids: Vec<u32>) -> Self {
+        let ends = if ids.is_empty() { Vec::new() } else { vec![ids.len() as u32] };
+        Self { ids, ends, ..Self::default() }
+    }
+}
+
+impl Sequence {
+    /// A sequence that begins where this one will end, for a fork of its state.
+    pub fn behind(&self) -> Self {
+        Self { ids: self.ids.clone(), done: self.len(), ..Self::default() }
+    }
+
+    /// Tokens known.
+    pub fn len(&self) -> u32 {
+        self.ids.len() as u32
+    }
+
+    /// Tokens in the state.
+    pub fn done(&self) -> u32 {
+        self.done
+    }
+
+    /// Adds a stretch and cuts the legs that end in it.
+    pub fn lay(&mut self, stretch: Stretch, chunk: u32) {
+        let start = self.len();
+        self.ids.extend(stretch.ids);
+        let placed = stretch.pictures.into_iter();
+        self.pictures.extend(placed.map(|placed| Placed { at: start + placed.at, ..placed }));
+        self.forks.extend(stretch.forks.iter().map(|fork| start + fork));
+        for end in stretch.ends {
+            self.cut_leg(start + end, chunk);
+        }
+    }
+
+    /// Adds one token to the leg that has not ended.
+    pub fn push(&mut self, id: u32) {
+        self.ids.push(id);
+    }
+
+    /// Ends the leg at what is known; false when there is nothing in it.
+    pub fn end_leg(&mut self, chunk: u32) -> bool {
+        self.cut_leg(self.len(), chunk)
+    }
+
+    fn cut_leg(&mut self, end: u32, chunk: u32) -> bool {
+        let start = self.planned();
+        if end <= start {
+            return false;
+        }
+        let mut cuts: Vec<u32> = (start..end).step_by(chunk as usize).skip(1).collect();
+        cuts.extend(self.forks.iter().filter(|fork| (start + 1..end).contains(*fork)));
+        cuts.push(end);
+        cuts.sort_unstable();
+        cuts.dedup();
+        self.cuts.extend(cuts);
+        true
+    }
+
+    /// Where the last leg that was cut ends.
+    fn planned(&self) -> u32 {
+        self.cuts.back().copied().unwrap_or(self.done)
+    }
+
+    /// The next span to run.
+    pub fn next(&self) -> Option<Range<u32>> {
+        self.cuts.front().map(|end| self.done..*end)
+    }
+
+    /// Whether the next span is the last that was cut.
+    pub fn is_last(&self) -> bool {
+        self.cuts.len() == 1
+    }
+
+    /// Tokens of a span.
+    pub fn tokens(&self, span: Range<u32>) -> &[u32] {
+        &self.ids[span.start as usize..span.end as usize]
+    }
+
+    /// Rows of tiles that a span holds.
+    pub fn tile_rows(&self, span: Range<u32>) -> Vec<TileRows<'_>> {
+        self.pictures.iter().flat_map(|placed| placed.rows_in(span.clone())).collect()
+    }
+
+    /// The next span was run. Returns whether its end is a point that siblings may fork from.
+    pub fn ran(&mut self) -> bool {
+        let Some(end) = self.cuts.pop_front() else { return false };
+        self.reach(end);
+        self.forks.pop_front_if(|fork| *fork == end).is_some()
+    }
+
+    /// The state was taken from a sibling, up to a fork point of a leg that is cut and has not run.
+    pub fn forked_to(&mut self, position: u32) {
+        self.reach(position);
+        while self.cuts.pop_front_if(|cut| *cut <= position).is_some() {}
+        while self.forks.pop_front_if(|fork| *fork <= position).is_some() {}
+    }
+
+    /// Pictures whose rows are all in the state are needed no more.
+    fn reach(&mut self, done: u32) {
+        self.done = done;
+        while self.pictures.pop_front_if(|placed| placed.at + placed.picture.rows() <= done).is_some() {}
+    }
+
+    /// Fork points ahead, the farthest first.
+    pub fn forks_ahead(&self) -> impl Iterator<Item = u32> + '_ {
+        self.forks.iter().rev().copied()
+    }
+
+    /// Ids and pixel hashes up to a fork point ahead of a sequence that has not begun, as they name a snapshot.
+    pub fn name_up_to(&self, position: u32, mut part: impl FnMut(&[u8])) {
+        let mut at = 0;
+        for placed in self.pictures.iter().filter(|placed| placed.at < position) {
+            let end = (placed.at + placed.picture.rows()).min(position);
+            self.ids[at..end as usize].iter().for_each(|id| part(&id.to_le_bytes()));
+            part(&placed.picture.rgb_sha256);
+            at = end as usize;
+        }
+        self.ids[at..position as usize].iter().for_each(|id| part(&id.to_le_bytes()));
+    }
+}
+
+impl Placed {
+    fn rows_in(&self, span: Range<u32>) -> impl Iterator<Item = TileRows<'_>> {
+        let rows = self.picture.rows_per_tile;
+        let tiles = self.picture.tiles.iter().zip((self.at..).step_by(rows as usize));
+        tiles.filter_map(move |(tile, first)| {
+            let from = first.max(span.start);
+            let to = (first + rows).min(span.end);
+            (from < to).then(|| TileRows { at: from - span.start, len: to - from, row: from - first, tile })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn picture(tiles: usize) -> Arc<Picture> {
+        Arc::new(Picture {
+            tiles: (0..tiles).map(|tile| Tile { pixels: vec![], hash: [tile as u8; 32] }).collect(),
+            rows_per_tile: 4,
+            grid: (tiles as u16, 1),
+            blob_sha256: [0; 32],
+            rgb_sha256: [7; 32],
+        })
+    }
+
+    fn spans(sequence: &mut Sequence) -> Vec<Range<u32>> {
+        std::iter::from_fn(|| {
+            let span = sequence.next()?;
+            sequence.ran();
+            Some(span)
+        })
+        .collect()
+    }
+
+    #[test]
+    fn legs_are_cut_from_their_own_start_at_forks_and_at_their_end() {
+        let mut sequence = Sequence::default();
+        let ids = vec![1; 23];
+        sequence.lay(Stretch { ids, forks: vec![7], ends: vec![20], ..Stretch::default() }, 8);
+        assert_eq!(spans(&mut sequence), [0..7, 7..8, 8..16, 16..20]);
+        assert!(sequence.next().is_none(), "three tokens wait for the next leg");
+        sequence.push(2);
+        assert!(sequence.end_leg(8));
+        sequence.push(3);
+        sequence.end_leg(8);
+        assert_eq!(spans(&mut sequence), [20..24, 24..25]);
+        assert!(!sequence.end_leg(8));
+    }
+
+    #[test]
+    fn spans_do_not_depend_on_how_the_tokens_came() {
+        let whole = |ends: Vec<u32>| {
+            let mut sequence = Sequence::default();
+            sequence.lay(Stretch { ids: vec![1; 30], ends, ..Stretch::default() }, 8);
+            spans(&mut sequence)
+        };
+        let mut piecewise = Sequence::default();
+        let mut ran = Vec::new();
+        for id in 0..30 {
+            piecewise.push(id);
+            if [20, 21, 25].contains(&piecewise.len()) {
+                piecewise.end_leg(8);
+                ran.extend(spans(&mut piecewise));
+            }
+        }
+        assert_eq!(ran, whole(vec![20, 21, 25]));
+    }
+
+    #[test]
+    fn a_span_knows_its_rows_of_each_tile_and_forgets_pictures_it_has_passed() {
+        let mut sequence = Sequence::default();
+        let placed = Placed { at: 2, picture: picture(2) };
+        sequence.lay(Stretch { ids: vec![9; 12], pictures: vec![placed], ends: vec![12], forks: vec![] }, 8);
+        let rows = |sequence: &Sequence, span: Range<u32>| -> Vec<(u32, u32, u32, u8)> {
+            sequence
+                .tile_rows(span)
+                .iter()
+                .map(|rows| (rows.at, rows.len, rows.row, rows.tile.hash[0]))
+                .collect()
+        };
+        assert_eq!(rows(&sequence, 0..8), [(2, 4, 0, 0), (6, 2, 0, 1)]);
+        assert_eq!(rows(&sequence, 8..12), [(0, 2, 2, 1)]);
+        spans(&mut sequence);
+        assert!(sequence.pictures.is_empty());
+    }
+
+    #[test]
+    fn a_fork_skips_what_the_sibling_ran() {
+        let mut sequence = Sequence::default();
+        sequence
+            .lay(Stretch { ids: vec![1; 20], ends: vec![20], forks: vec![5, 9], ..Stretch::default() }, 8);
+        assert_eq!(sequence.forks_ahead().collect::<Vec<_>>(), [9, 5]);
+        sequence.forked_to(9);
+        assert_eq!(spans(&mut sequence), [9..16, 16..20]);
+    }
+}

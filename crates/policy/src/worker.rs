@@ -1,0 +1,307 @@
+//! A policy worker's life: listen, register, beat, drain.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use furrow_rollout::{Hashes, Id, PROTOCOL_VERSION, PolicyWorker, SCHEMA_VERSION};
+use furrow_wire::v1::policy_service_server::PolicyServiceServer;
+use furrow_wire::v1::registration_service_client::RegistrationServiceClient;
+use furrow_wire::v1::{HeartbeatRequest, LeaveRequest, PolicyWorkerInfo, RegisterRequest, register_request};
+use furrow_wire::{
+    Connect, MESSAGE_BYTES_MAX, Refusal, Timeouts, accept, refusal, server, with_health_and_reflection,
+    within,
+};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::Status;
+use tonic::transport::Channel;
+
+use crate::config::{PolicyChoice, PolicyConfig};
+use crate::grammar;
+use crate::model::{Model, ModelError};
+use crate::policy::Policy;
+use crate::random::Random;
+use crate::scripted::Scripted;
+use crate::service::Service;
+use crate::sessions::Sessions;
+
+/// A registration call is a few hundred bytes: two seconds mean that the coordinator is away.
+const CALL_DEADLINE: Duration = Duration::from_secs(2);
+
+/// Longest pause between two tries to reach a coordinator that is away.
+const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// What a worker did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Report {
+    /// Sessions that were cut because the grace was over.
+    pub cut_off: usize,
+}
+
+/// Why a worker ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// The coordinator does not want this worker.
+    #[error("the coordinator at {address} refused this policy worker: {status}")]
+    Refused {
+        /// Where it is.
+        address: String,
+        /// What it said.
+        status: Box<Status>,
+    },
+    /// The coordinator's address is none.
+    #[error("{address:?} is no address of a coordinator; use host:port")]
+    Address {
+        /// What was given.
+        address: String,
+        /// Why it is none.
+        source: tonic::transport::Error,
+    },
+    /// The service stopped.
+    #[error("the policy service stopped")]
+    Serve(#[source] tonic::transport::Error),
+    /// The reflection service could not be built.
+    #[error("the reflection service could not be built")]
+    Reflection(#[source] tonic_reflection::server::Error),
+    /// The checkpoint is not run.
+    #[error("the model cannot be run")]
+    Model(#[from] ModelError),
+    /// Loading the checkpoint ended by a panic.
+    #[error("loading the checkpoint ended by a panic")]
+    Loading(#[source] tokio::task::JoinError),
+    /// The policy can answer nobody any more.
+    #[error("the policy failed: {why}")]
+    Failed {
+        /// What happened.
+        why: String,
+    },
+    /// The configuration is of no checked file.
+    #[error("policy.kind is model, and the configuration has no checkpoint")]
+    NoModel,
+    /// The listener has no address.
+    #[error("the listener has no address")]
+    Listener(#[source] std::io::Error),
+}
+
+/// Serves sessions until `stop` is cancelled, then lets them end within `grace`.
+///
+/// With a coordinator's address the worker registers there with the address it advertises and keeps beating; without one it only serves.
+pub async fn run(
+    config: PolicyConfig,
+    worker: Id<PolicyWorker>,
+    listener: TcpListener,
+    connect: Arc<dyn Connect>,
+    coordinator: Option<String>,
+    grace: Duration,
+    stop: CancellationToken,
+) -> Result<Report, WorkerError> {
+    let address = listener.local_addr().map_err(WorkerError::Listener)?.to_string();
+    let policy = policy(&config).await?;
+    let sessions_max = policy.places().map_or(config.sessions_max, |places| config.sessions_max.min(places));
+    let config = PolicyConfig { sessions_max, ..config };
+    let service = Service {
+        worker: worker.clone(),
+        policy: policy.clone(),
+        sessions: Sessions::new(config.sessions_max, config.linger),
+        think: config.think,
+        draining: stop.child_token(),
+        streams: TaskTracker::new(),
+    };
+    let closing = CancellationToken::new();
+    let serving = serve(service.clone(), listener, closing.clone());
+    let registered = async {
+        match coordinator {
+            None => {
+                stop.cancelled().await;
+                Ok(())
+            }
+            Some(coordinator) => {
+                let channel = connect
+                    .channel(&coordinator)
+                    .map_err(|source| WorkerError::Address { address: coordinator.clone(), source })?;
+                let info = info(&config, policy.as_ref(), &address);
+                let registration = Registration {
+                    worker,
+                    info,
+                    channel,
+                    address: coordinator,
+                    sessions: service.sessions.clone(),
+                };
+                registration.keep(&stop).await
+            }
+        }
+    };
+    tokio::pin!(serving);
+    let report = tokio::select! {
+        served = &mut serving => served.map(|()| Report { cut_off: 0 }),
+        why = policy.failed() => {
+            service.sessions.cut_all();
+            closing.cancel();
+            serving.await.and(Err(WorkerError::Failed { why }))
+        }
+        outcome = registered => {
+            stop.cancel();
+            let cut_off = drain(&service, grace).await;
+            closing.cancel();
+            serving.await.and(outcome).map(|()| Report { cut_off })
+        }
+    };
+    policy.stop().await;
+    report
+}
+
+/// Makes the policy; a checkpoint is loaded on a thread that may take its time.
+async fn policy(config: &PolicyConfig) -> Result<Arc<dyn Policy>, WorkerError> {
+    Ok(match (config.choice, &config.model) {
+        (PolicyChoice::Scripted, _) => Arc::new(Scripted),
+        (PolicyChoice::Random, _) => Arc::new(Random),
+        (PolicyChoice::Model, None) => return Err(WorkerError::NoModel),
+        (PolicyChoice::Model, Some(model)) => {
+            let (model, session) = (model.clone(), config.session.clone());
+            let loading = tokio::task::spawn_blocking(move || Model::open(&model, &session));
+            Arc::new(loading.await.map_err(WorkerError::Loading)??)
+        }
+    })
+}
+
+async fn serve(
+    service: Service,
+    listener: TcpListener,
+    closing: CancellationToken,
+) -> Result<(), WorkerError> {
+    let streams = service.streams.clone();
+    let policy = PolicyServiceServer::new(service)
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let router = with_health_and_reflection::<PolicyServiceServer<Service>>(server(Timeouts::default()))
+        .await
+        .map_err(WorkerError::Reflection)?;
+    router
+        .add_service(policy)
+        .serve_with_incoming_shutdown(accept(listener), closing.cancelled_owned())
+        .await
+        .map_err(WorkerError::Serve)?;
+    streams.close();
+    streams.wait().await;
+    Ok(())
+}
+
+/// Waits until no session is attached; cuts what is left when the grace is over and says how many.
+async fn drain(service: &Service, grace: Duration) -> usize {
+    service.streams.close();
+    match tokio::time::timeout(grace, service.streams.wait()).await {
+        Ok(()) => 0,
+        Err(_) => {
+            let left = service.sessions.attached();
+            service.sessions.cut_all();
+            left
+        }
+    }
+}
+
+fn info(config: &PolicyConfig, policy: &dyn Policy, address: &str) -> PolicyWorkerInfo {
+    let hashes: Hashes = policy.hashes();
+    PolicyWorkerInfo {
+        address: config.advertise.clone().unwrap_or_else(|| address.to_owned()),
+        policy_kind: policy.kind().as_str().to_owned(),
+        sessions_max: config.sessions_max,
+        policy_version: policy.version().map(|version| version.0),
+        weights_sha256: hashes.weights,
+        tokenizer_sha256: hashes.tokenizer,
+        template_sha256: hashes.template,
+        grammar_sha256: Some(grammar::sha256(&config.session.grammar)),
+        processor_sha256: hashes.processor,
+    }
+}
+
+/// Keeps the coordinator knowing about this worker.
+struct Registration {
+    worker: Id<PolicyWorker>,
+    info: PolicyWorkerInfo,
+    channel: Channel,
+    address: String,
+    sessions: Sessions,
+}
+
+impl Registration {
+    /// Registers and beats until `stop` is cancelled or the run is over, then says goodbye.
+    async fn keep(&self, stop: &CancellationToken) -> Result<(), WorkerError> {
+        while let Some(heartbeat) = self.register(stop).await? {
+            if self.beat(heartbeat, stop).await {
+                break;
+            }
+        }
+        self.leave().await;
+        Ok(())
+    }
+
+    /// `None` when told to stop before the coordinator was reached.
+    async fn register(&self, stop: &CancellationToken) -> Result<Option<Duration>, WorkerError> {
+        let mut pause = Duration::from_millis(100);
+        loop {
+            let request = RegisterRequest {
+                protocol_version: PROTOCOL_VERSION,
+                schema_version: SCHEMA_VERSION,
+                worker_id: self.worker.to_string(),
+                role: Some(register_request::Role::Policy(self.info.clone())),
+            };
+            match within(CALL_DEADLINE, self.client().register(request)).await {
+                Ok(answer) => {
+                    return Ok(Some(Duration::from_millis(answer.into_inner().heartbeat_millis.max(10))));
+                }
+                Err(status) if refusal(&status) == Refusal::TryAgain => {
+                    tracing::debug!(coordinator = %self.address, %status, "the coordinator is not there yet");
+                }
+                Err(status) => {
+                    return Err(WorkerError::Refused {
+                        address: self.address.clone(),
+                        status: Box::new(status),
+                    });
+                }
+            }
+            if stopped_within(pause, stop).await {
+                return Ok(None);
+            }
+            pause = (pause * 2).min(RETRY_MAX);
+        }
+    }
+
+    /// Beats until the worker must register again (`false`) or is done (`true`).
+    async fn beat(&self, every: Duration, stop: &CancellationToken) -> bool {
+        loop {
+            if stopped_within(every, stop).await {
+                return true;
+            }
+            let request = HeartbeatRequest {
+                worker_id: self.worker.to_string(),
+                sessions: self.sessions.attached() as u32,
+                policy_version: self.info.policy_version,
+            };
+            match within(CALL_DEADLINE, self.client().heartbeat(request))
+                .await
+                .map(tonic::Response::into_inner)
+            {
+                Ok(answer) if answer.run_over => return true,
+                Ok(answer) if answer.known => {}
+                Ok(_) => return false,
+                Err(status) => tracing::debug!(%status, "the coordinator missed a heartbeat"),
+            }
+        }
+    }
+
+    async fn leave(&self) {
+        let request = LeaveRequest { worker_id: self.worker.to_string() };
+        if let Err(status) = within(CALL_DEADLINE, self.client().leave(request)).await {
+            tracing::debug!(%status, "the coordinator was gone before the goodbye");
+        }
+    }
+
+    fn client(&self) -> RegistrationServiceClient<Channel> {
+        RegistrationServiceClient::new(self.channel.clone())
+    }
+}
+
+async fn stopped_within(pause: Duration, stop: &CancellationToken) -> bool {
+    tokio::time::timeout(pause, stop.cancelled()).await.is_ok()
+}

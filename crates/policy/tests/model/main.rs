@@ -1,0 +1,7 @@
+//! The `model` policy on a random checkpoint and the `cpu` backend.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod alone;
+mod claims;
+mod doors;
+mod ground;

@@ -1,0 +1,291 @@
+//! How a Rust type fills an Arrow column and is read back, so that `schema.rs` can be a plain list of fields.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, BinaryArray, BooleanArray, FixedSizeBinaryArray, ListArray, PrimitiveArray,
+    StringArray, TimestampMicrosecondArray, make_array,
+};
+use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer};
+use arrow::datatypes::{
+    ArrowPrimitiveType, DataType, Field, Float32Type, Float64Type, Int16Type, Int32Type, Int64Type, TimeUnit,
+    TimestampMicrosecondType, UInt64Type,
+};
+use bytes::Bytes;
+
+/// A Rust type that fills one Arrow column.
+///
+/// `read` trusts its array: the door in `file.rs` has compared the file's types with `data_type` before. What stands under a
+/// null is read as any value and thrown away by `Option`.
+pub(crate) trait Cell: Sized + Default {
+    /// Whether the column may hold nulls.
+    const NULLABLE: bool = false;
+
+    /// The column's type.
+    fn data_type() -> DataType;
+
+    /// The column of these cells.
+    fn column(cells: Vec<Self>) -> ArrayRef;
+
+    /// The cells of this column.
+    fn read(array: &dyn Array) -> Vec<Self>;
+}
+
+/// The field of a column: a name and a cell's type.
+pub(crate) fn field<T: Cell>(name: &str) -> Field {
+    Field::new(name, T::data_type(), T::NULLABLE)
+}
+
+/// Whether columns of type `got` can be read as `want`: equal, but structs may hold more fields than are asked for.
+pub(crate) fn fits(want: &DataType, got: &DataType) -> bool {
+    match (want, got) {
+        (DataType::Struct(want), DataType::Struct(got)) => {
+            want.iter().all(|want| got.iter().any(|got| got.name() == want.name() && fits_field(want, got)))
+        }
+        (DataType::List(want), DataType::List(got)) => fits_field(want, got),
+        (want, got) => want == got,
+    }
+}
+
+fn fits_field(want: &Field, got: &Field) -> bool {
+    want.is_nullable() == got.is_nullable() && fits(want.data_type(), got.data_type())
+}
+
+/// Wall clock, microseconds since the Unix epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Micros(pub i64);
+
+macro_rules! primitives {
+    ($($rust:ty => $arrow:ty),* $(,)?) => {$(
+        impl Cell for $rust {
+            fn data_type() -> DataType {
+                <$arrow as ArrowPrimitiveType>::DATA_TYPE
+            }
+            fn column(cells: Vec<Self>) -> ArrayRef {
+                Arc::new(PrimitiveArray::<$arrow>::from_iter_values(cells))
+            }
+            fn read(array: &dyn Array) -> Vec<Self> {
+                array.as_primitive::<$arrow>().values().to_vec()
+            }
+        }
+    )*};
+}
+
+primitives! {
+    i16 => Int16Type,
+    i32 => Int32Type,
+    i64 => Int64Type,
+    u64 => UInt64Type,
+    f32 => Float32Type,
+    f64 => Float64Type,
+}
+
+impl Cell for Micros {
+    fn data_type() -> DataType {
+        DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()))
+    }
+    fn column(cells: Vec<Self>) -> ArrayRef {
+        let array = TimestampMicrosecondArray::from_iter_values(cells.into_iter().map(|at| at.0));
+        Arc::new(array.with_timezone("UTC"))
+    }
+    fn read(array: &dyn Array) -> Vec<Self> {
+        array.as_primitive::<TimestampMicrosecondType>().values().iter().map(|&at| Micros(at)).collect()
+    }
+}
+
+impl Cell for bool {
+    fn data_type() -> DataType {
+        DataType::Boolean
+    }
+    fn column(cells: Vec<Self>) -> ArrayRef {
+        Arc::new(BooleanArray::from(cells))
+    }
+    fn read(array: &dyn Array) -> Vec<Self> {
+        array.as_boolean().values().iter().collect()
+    }
+}
+
+impl Cell for String {
+    fn data_type() -> DataType {
+        DataType::Utf8
+    }
+    fn column(cells: Vec<Self>) -> ArrayRef {
+        Arc::new(StringArray::from_iter_values(cells))
+    }
+    fn read(array: &dyn Array) -> Vec<Self> {
+        let array = array.as_string::<i32>();
+        (0..array.len()).map(|row| array.value(row).to_owned()).collect()
+    }
+}
+
+impl Cell for Bytes {
+    fn data_type() -> DataType {
+        DataType::Binary
+    }
+    fn column(cells: Vec<Self>) -> ArrayRef {
+        Arc::new(BinaryArray::from_iter_values(cells))
+    }
+    fn read(array: &dyn Array) -> Vec<Self> {
+        let array = array.as_binary::<i32>();
+        (0..array.len()).map(|row| Bytes::copy_from_slice(array.value(row))).collect()
+    }
+}
+
+/// Hashes: 16 or 32 bytes.
+impl<const N: usize> Cell for [u8; N]
+where
+    [u8; N]: Default,
+{
+    fn data_type() -> DataType {
+        DataType::FixedSizeBinary(N as i32)
+    }
+    fn column(cells: Vec<Self>) -> ArrayRef {
+        Arc::new(FixedSizeBinaryArray::new(N as i32, Buffer::from_vec(cells.concat()), None))
+    }
+    fn read(array: &dyn Array) -> Vec<Self> {
+        let array = array.as_fixed_size_binary();
+        let hash = |row| <[u8; N]>::try_from(array.value(row)).unwrap_or_default();
+        (0..array.len()).map(hash).collect()
+    }
+}
+
+impl<T: Cell> Cell for Option<T> {
+    const NULLABLE: bool = true;
+
+    fn data_type() -> DataType {
+        T::data_type()
+    }
+    fn column(cells: Vec<Self>) -> ArrayRef {
+        let nulls: NullBuffer = cells.iter().map(Option::is_some).collect::<Vec<_>>().into();
+        let filled = T::column(cells.into_iter().map(Option::unwrap_or_default).collect());
+        let data = filled.to_data().into_builder().nulls(Some(nulls)).build();
+        make_array(data.expect("a null mask of the column's own length"))
+    }
+    fn read(array: &dyn Array) -> Vec<Self> {
+        let cells = T::read(array).into_iter().enumerate();
+        cells.map(|(row, cell)| array.is_valid(row).then_some(cell)).collect()
+    }
+}
+
+impl<T: Cell> Cell for Vec<T> {
+    fn data_type() -> DataType {
+        DataType::List(Arc::new(Field::new_list_field(T::data_type(), T::NULLABLE)))
+    }
+    fn column(cells: Vec<Self>) -> ArrayRef {
+        let item = Arc::new(Field::new_list_field(T::data_type(), T::NULLABLE));
+        let offsets = OffsetBuffer::from_lengths(cells.iter().map(Vec::len));
+        let items = T::column(cells.into_iter().flatten().collect());
+        Arc::new(ListArray::new(item, offsets, items, None))
+    }
+    fn read(array: &dyn Array) -> Vec<Self> {
+        let array = array.as_list::<i32>();
+        let offsets = array.value_offsets();
+        let (first, last) = (offsets[0] as usize, offsets[array.len()] as usize);
+        let mut items = T::read(&*array.values().slice(first, last - first)).into_iter();
+        let lengths = offsets.windows(2).map(|pair| (pair[1] - pair[0]) as usize);
+        lengths.map(|length| items.by_ref().take(length).collect()).collect()
+    }
+}
+
+/// Declares structs whose fields are columns: each name is written here and nowhere else.
+macro_rules! columns {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident { $( $(#[$field_doc:meta])* $field:ident : $type:ty ),* $(,)? }
+    )*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Default)]
+        pub(crate) struct $name { $( $(#[$field_doc])* pub $field: $type ),* }
+
+        impl $name {
+            /// The columns in order.
+            pub(crate) fn fields() -> arrow::datatypes::Fields {
+                [$( $crate::cell::field::<$type>(stringify!($field)) ),*].into_iter().collect()
+            }
+        }
+
+        impl $crate::cell::Cell for $name {
+            fn data_type() -> arrow::datatypes::DataType {
+                arrow::datatypes::DataType::Struct(Self::fields())
+            }
+
+            fn column(cells: Vec<Self>) -> arrow::array::ArrayRef {
+                let rows = cells.len();
+                $( let mut $field = Vec::with_capacity(rows); )*
+                for cell in cells {
+                    $( $field.push(cell.$field); )*
+                }
+                let arrays = vec![$( <$type as $crate::cell::Cell>::column($field) ),*];
+                std::sync::Arc::new(arrow::array::StructArray::new(Self::fields(), arrays, None))
+            }
+
+            fn read(array: &dyn arrow::array::Array) -> Vec<Self> {
+                let rows = array.len();
+                let array = arrow::array::AsArray::as_struct(array);
+                $( let mut $field = <$type as $crate::cell::Cell>::read(
+                    array.column_by_name(stringify!($field)).expect("the door compared the types")
+                ).into_iter(); )*
+                (0..rows)
+                    .map(|_| Self { $( $field: $field.next().expect("columns of one length") ),* })
+                    .collect()
+            }
+        }
+    )*};
+}
+pub(crate) use columns;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check<T: Cell + PartialEq + std::fmt::Debug + Clone>(cells: &[T]) {
+        let column = T::column(cells.to_vec());
+        assert_eq!(column.data_type(), &T::data_type());
+        assert_eq!(T::read(&*column), cells);
+        // A part of a column reads like a column: readers hand over slices.
+        let tail = column.slice(cells.len().min(1), cells.len().saturating_sub(1));
+        assert_eq!(T::read(&*tail), cells[cells.len().min(1)..]);
+    }
+
+    #[test]
+    fn what_goes_in_comes_out() {
+        check::<i32>(&[]);
+        check(&[i64::MIN, 0, i64::MAX]);
+        check(&[Some(1.5f32), None, Some(-0.0)]);
+        check(&[true, false, true]);
+        check(&[String::from("é\0"), String::new()]);
+        check(&[Bytes::from_static(b"\xff"), Bytes::new()]);
+        check::<[u8; 16]>(&[]);
+        check(&[Some([7u8; 32]), None]);
+        check(&[Micros(i64::MIN), Micros(5)]);
+        check(&[vec![1, 2], vec![], vec![3]]);
+        check(&[Some(vec![Some(1), None]), None, Some(vec![])]);
+        check(&[vec![vec![String::from("a")], vec![]], vec![]]);
+    }
+
+    columns! {
+        /// All of it.
+        Wide { a: i32, b: Option<Inner> }
+        /// Below it.
+        Inner { c: String, d: Vec<i64> }
+        /// A part.
+        Narrow { b: Option<InnerPart> }
+        /// A part of the part.
+        InnerPart { d: Vec<i64> }
+        /// Another type.
+        Wrong { a: i64 }
+    }
+
+    #[test]
+    fn a_row_may_ask_for_fewer_columns() {
+        let inner = Inner { c: "x".into(), d: vec![1, 2] };
+        let cells = vec![Wide { a: 1, b: Some(inner) }, Wide { a: 2, b: None }];
+        check(&cells);
+        assert!(fits(&Narrow::data_type(), &Wide::data_type()));
+        assert!(!fits(&Wide::data_type(), &Narrow::data_type()));
+        assert!(!fits(&Wrong::data_type(), &Wide::data_type()));
+        let read = Narrow::read(&*Wide::column(cells));
+        assert_eq!(read, [Narrow { b: Some(InnerPart { d: vec![1, 2] }) }, Narrow { b: None }]);
+    }
+}

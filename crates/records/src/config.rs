@@ -1,0 +1,168 @@
+//! The `[records]` section of a job: when shards close, how they are packed, how much disk stays free.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// `[records]` as it is written in a job file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RecordsFile {
+    /// A trainer follows the data set: shards close after 2 s instead of 60 s.
+    pub follow: bool,
+    /// Oldest that a finished trajectory may grow before its shard closes; 60,000, or 2,000 where `follow` is set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_delay_millis: Option<u64>,
+    /// A shard closes when its files reach this size together.
+    pub max_shard_bytes: u64,
+    /// Most bytes of a row group, which is also what the writer holds in memory for each table.
+    pub row_group_bytes: u64,
+    /// Effort of zstd, 1 to 22, for everything but pictures.
+    pub compression_level: i32,
+    /// No trajectory is admitted while less than this is free on the run directory's disk.
+    pub disk_reserve_bytes: u64,
+    /// Files below this size are merged into larger ones.
+    pub merge_below_bytes: u64,
+    /// Small files of a table that must have gathered before they are merged.
+    pub merge_files_min: u32,
+    /// How long a merged file's parts stay on disk for readers that opened an older version.
+    pub merge_grace_millis: u64,
+}
+
+/// Checked settings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordsConfig {
+    /// A finished trajectory is published no later than this, and a little.
+    pub max_delay: Duration,
+    /// A shard closes at this size.
+    pub max_shard_bytes: u64,
+    /// Most bytes of a row group.
+    pub row_group_bytes: usize,
+    /// Effort of zstd.
+    pub compression_level: i32,
+    /// Admission stops below this much free disk.
+    pub disk_reserve_bytes: u64,
+    /// Files below this size are merged.
+    pub merge_below_bytes: u64,
+    /// Small files that make a merge worth it.
+    pub merge_files_min: usize,
+    /// How long merged parts stay.
+    pub merge_grace: Duration,
+}
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+impl Default for RecordsFile {
+    fn default() -> Self {
+        Self {
+            follow: false,
+            max_delay_millis: None,
+            // 600 screenshots of 200 KB, about 20 trajectories: large enough to read fast, small enough to lose little time on.
+            max_shard_bytes: 128 * MIB,
+            row_group_bytes: 32 * MIB,
+            compression_level: 3,
+            disk_reserve_bytes: 2 * GIB,
+            merge_below_bytes: 16 * MIB,
+            merge_files_min: 8,
+            merge_grace_millis: 3_600_000,
+        }
+    }
+}
+
+impl RecordsFile {
+    /// Checks every key and says all that is wrong.
+    pub fn check(self) -> Result<RecordsConfig, Vec<String>> {
+        let mut wrong = Vec::new();
+        let mut within = |key: &str, value: u64, least: u64, most: u64| {
+            if !(least..=most).contains(&value) {
+                wrong.push(format!("records.{key}: {value} is out of range, use {least} to {most}"));
+            }
+        };
+        let max_delay_millis = self.max_delay_millis.unwrap_or(if self.follow { 2_000 } else { 60_000 });
+        within("max_delay_millis", max_delay_millis, 100, 86_400_000);
+        within("max_shard_bytes", self.max_shard_bytes, MIB, 8 * GIB);
+        within("row_group_bytes", self.row_group_bytes, 256 * KIB, GIB);
+        within("compression_level", u64::try_from(self.compression_level).unwrap_or(0), 1, 22);
+        within("disk_reserve_bytes", self.disk_reserve_bytes, 16 * MIB, 1 << 50);
+        within("merge_below_bytes", self.merge_below_bytes, 0, 8 * GIB);
+        within("merge_files_min", self.merge_files_min.into(), 2, 1_000);
+        within("merge_grace_millis", self.merge_grace_millis, 0, 30 * 86_400_000);
+        wrong.extend(self.contradictions());
+        if !wrong.is_empty() {
+            return Err(wrong);
+        }
+        Ok(RecordsConfig {
+            max_delay: Duration::from_millis(max_delay_millis),
+            max_shard_bytes: self.max_shard_bytes,
+            row_group_bytes: self.row_group_bytes as usize,
+            compression_level: self.compression_level,
+            disk_reserve_bytes: self.disk_reserve_bytes,
+            merge_below_bytes: self.merge_below_bytes,
+            merge_files_min: self.merge_files_min as usize,
+            merge_grace: Duration::from_millis(self.merge_grace_millis),
+        })
+    }
+
+    fn contradictions(&self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let Self { row_group_bytes, max_shard_bytes, merge_below_bytes, .. } = self;
+        if row_group_bytes > max_shard_bytes {
+            wrong.push(format!(
+                "records.row_group_bytes: {row_group_bytes} is larger than a shard, use at most records.max_shard_bytes ({max_shard_bytes})"
+            ));
+        }
+        if merge_below_bytes > max_shard_bytes {
+            wrong.push(format!(
+                "records.merge_below_bytes: {merge_below_bytes} would merge full shards, use at most records.max_shard_bytes ({max_shard_bytes})"
+            ));
+        }
+        wrong
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn refused(change: impl Fn(&mut RecordsFile), want: &str) {
+        let mut file = RecordsFile::default();
+        change(&mut file);
+        let wrong = file.check().unwrap_err();
+        assert!(wrong.iter().any(|line| line.starts_with(want)), "{wrong:?} lacks {want:?}");
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_by_key() {
+        refused(|f| f.max_delay_millis = Some(5), "records.max_delay_millis: 5 is out of range, use 100 to");
+        refused(|f| f.compression_level = -1, "records.compression_level: 0 is out of range, use 1 to 22");
+        refused(|f| f.compression_level = 23, "records.compression_level: 23");
+        refused(|f| f.max_shard_bytes = 0, "records.max_shard_bytes: 0");
+        refused(|f| f.row_group_bytes = GIB, "records.row_group_bytes: 1073741824 is larger than a shard");
+        refused(|f| f.merge_files_min = 1, "records.merge_files_min: 1");
+        refused(
+            |f| f.merge_below_bytes = GIB,
+            "records.merge_below_bytes: 1073741824 would merge full shards",
+        );
+        refused(|f| f.disk_reserve_bytes = 0, "records.disk_reserve_bytes: 0");
+    }
+
+    #[test]
+    fn all_problems_are_said_at_once() {
+        let file = RecordsFile { max_shard_bytes: 0, compression_level: 99, ..RecordsFile::default() };
+        assert_eq!(file.check().unwrap_err().len(), 4);
+    }
+
+    #[test]
+    fn a_followed_job_publishes_sooner() {
+        let delay = |file: RecordsFile| file.check().unwrap().max_delay.as_millis();
+        assert_eq!(delay(RecordsFile::default()), 60_000);
+        assert_eq!(delay(RecordsFile { follow: true, ..RecordsFile::default() }), 2_000);
+        assert_eq!(
+            delay(RecordsFile { follow: true, max_delay_millis: Some(500), ..RecordsFile::default() }),
+            500
+        );
+    }
+}

@@ -1,0 +1,545 @@
+//! One Parquet file: written so that it appears whole or not at all, and opened as a stranger's.
+
+use std::any::Any;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use arrow::array::{AsArray, RecordBatch, StructArray};
+use arrow::datatypes::{DataType, Fields};
+use furrow_rollout::{Id, Run, SCHEMA_VERSION, Shard};
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{KeyValue, ParquetMetaData, RowGroupMetaData};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::cell::{Cell, fits};
+use crate::schema::{hex, key};
+use crate::{RecordsError, ShardStage, Table, encoding};
+
+/// A file of the data set as the manifest lists it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WrittenFile {
+    /// Its table.
+    pub table: Table,
+    /// Below `data/`: `<table>/<shard>.parquet`.
+    pub path: String,
+    /// Rows it holds.
+    pub rows: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// Of the whole file, hexadecimal.
+    pub sha256: String,
+}
+
+/// What every file of a shard says of its origin, and how it is laid out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShardPlan {
+    /// The run's `data` folder.
+    pub data_dir: PathBuf,
+    /// A name that was never used before; the ledger knows it before the first byte is written.
+    pub shard_id: Id<Shard>,
+    /// The run.
+    pub run_id: Id<Run>,
+    /// The resolved job, as TOML.
+    pub job_toml: String,
+    /// Most bytes of a row group; also most that the writer holds in memory a table.
+    pub row_group_bytes: usize,
+    /// Effort of zstd, 1 to 22.
+    pub compression_level: i32,
+}
+
+// Writing.
+
+/// A file under its temporary name, removed when dropped unless it was sealed before.
+pub(crate) struct TableWriter {
+    table: Table,
+    name: String,
+    dir: PathBuf,
+    temp: TempPath,
+    writer: ArrowWriter<HashedFile>,
+    rows: u64,
+    row_group_bytes: usize,
+}
+
+/// Writes through to a file and hashes what it wrote.
+struct HashedFile {
+    file: File,
+    hash: Sha256,
+    bytes: u64,
+}
+
+struct TempPath(PathBuf);
+
+impl TableWriter {
+    pub(crate) fn create(plan: &ShardPlan, table: Table) -> Result<Self, RecordsError> {
+        let dir = plan.data_dir.join(table.as_str());
+        create_durable_dir(&dir)?;
+        let name = final_name(&plan.shard_id);
+        let (last, temp) = (dir.join(&name), dir.join(temp_name(&plan.shard_id)));
+        if last.exists() {
+            return Err(RecordsError::Exists { path: last });
+        }
+        let file = File::create_new(&temp).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => RecordsError::Exists { path: temp.clone() },
+            _ => RecordsError::io("create", &temp)(error),
+        })?;
+        let hashed = HashedFile { file, hash: Sha256::new(), bytes: 0 };
+        let temp = TempPath(temp);
+        let writer =
+            encoding::properties(table, plan.row_group_bytes, plan.compression_level, origin(plan, table))
+                .and_then(|properties| ArrowWriter::try_new(hashed, table.schema(), Some(properties)))
+                .map_err(parquet_error("begin", &temp.0))?;
+        Ok(Self { table, name, dir, temp, writer, rows: 0, row_group_bytes: plan.row_group_bytes })
+    }
+
+    /// Adds rows that belong together: they begin a new row group rather than be cut by the end of this one.
+    pub(crate) fn add<R: Cell>(&mut self, rows: Vec<R>, bytes: usize) -> Result<(), RecordsError> {
+        let batch = RecordBatch::from(R::column(rows).as_struct());
+        self.begin_rows(bytes)?;
+        self.add_batch(&batch)
+    }
+
+    /// Starts a new row group where `bytes` more would overfill the one in progress.
+    pub(crate) fn begin_rows(&mut self, bytes: usize) -> Result<(), RecordsError> {
+        let held = self.writer.in_progress_size();
+        if held > 0 && held + bytes > self.row_group_bytes {
+            self.writer.flush().map_err(parquet_error("write", &self.temp.0))?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn add_batch(&mut self, batch: &RecordBatch) -> Result<(), RecordsError> {
+        self.rows += batch.num_rows() as u64;
+        self.writer.write(batch).map_err(parquet_error("write", &self.temp.0))
+    }
+
+    /// Bytes so far, the row group in progress included.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.writer.bytes_written() + self.writer.in_progress_size()) as u64
+    }
+
+    /// Footer, fsync, link to the last name, fsync of the folder, and a look at what is there now.
+    pub(crate) fn seal(
+        mut self,
+        reached: &mut dyn FnMut(Table, ShardStage),
+    ) -> Result<WrittenFile, RecordsError> {
+        let temp = &self.temp.0;
+        reached(self.table, ShardStage::TempWritten);
+        self.writer.finish().map_err(parquet_error("close the footer of", temp))?;
+        reached(self.table, ShardStage::FooterClosed);
+        let HashedFile { file, hash, bytes } = self.writer.inner();
+        file.sync_all().map_err(RecordsError::io("fsync", temp))?;
+        reached(self.table, ShardStage::Fsynced);
+        let written = WrittenFile {
+            table: self.table,
+            path: format!("{}/{}", self.table, self.name),
+            rows: self.rows,
+            bytes: *bytes,
+            sha256: hex(&hash.clone().finalize()),
+        };
+        let last = self.dir.join(&self.name);
+        link_new(temp, &last)?;
+        reached(self.table, ShardStage::Linked);
+        sync_dir(&self.dir)?;
+        reached(self.table, ShardStage::DirFsynced);
+        drop(self);
+        reached(written.table, ShardStage::TempRemoved);
+        TableFile::open(&last, &written, Trust::Hash)?;
+        reached(written.table, ShardStage::Checked);
+        Ok(written)
+    }
+}
+
+impl Write for HashedFile {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(buf)?;
+        self.hash.update(&buf[..written]);
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Drop for TempPath {
+    fn drop(&mut self) {
+        // Nobody could act on a failure: a file that stays is found and removed at the next start.
+        drop(std::fs::remove_file(&self.0));
+    }
+}
+
+fn origin(plan: &ShardPlan, table: Table) -> Vec<KeyValue> {
+    let pairs = [
+        (key::SCHEMA_VERSION, SCHEMA_VERSION.to_string()),
+        (key::SCHEMA_SHA256, table.schema_sha256()),
+        (key::TABLE, table.to_string()),
+        (key::SHARD_ID, plan.shard_id.to_string()),
+        (key::RUN_ID, plan.run_id.to_string()),
+        (key::JOB, plan.job_toml.clone()),
+    ];
+    pairs.into_iter().map(|(key, value)| KeyValue::new(key.to_owned(), value)).collect()
+}
+
+pub(crate) fn final_name(shard_id: &Id<Shard>) -> String {
+    format!("{shard_id}.parquet")
+}
+
+/// Begins with a dot, so that no reader of a folder takes it for a table's file.
+pub(crate) fn temp_name(shard_id: &Id<Shard>) -> String {
+    format!(".{shard_id}.parquet.tmp")
+}
+
+fn link_new(temp: &Path, last: &Path) -> Result<(), RecordsError> {
+    std::fs::hard_link(temp, last).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => RecordsError::Exists { path: last.to_owned() },
+        _ => RecordsError::io("link (the file system must know hard links)", last)(error),
+    })
+}
+
+pub(crate) fn sync_dir(dir: &Path) -> Result<(), RecordsError> {
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(RecordsError::io("fsync", dir))
+}
+
+/// Creates a folder and makes its name durable; free where it is there already.
+pub(crate) fn create_durable_dir(dir: &Path) -> Result<(), RecordsError> {
+    if dir.is_dir() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(dir).map_err(RecordsError::io("create", dir))?;
+    dir.ancestors().skip(1).take(2).filter(|above| !above.as_os_str().is_empty()).try_for_each(sync_dir)
+}
+
+// Reading.
+
+/// Most bytes of a footer. A shard of 128 MiB in row groups of 1 MiB has one of about 2 MiB.
+const FOOTER_BYTES_MAX: u64 = 64 << 20;
+/// Most bytes a row group may claim to unpack to; ours are tens of MiB.
+const ROW_GROUP_BYTES_MAX: i64 = 4 << 30;
+/// Aim for the memory of one batch.
+const BATCH_BYTES: i64 = 16 << 20;
+
+/// How much of a file is compared with the manifest before it is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trust {
+    /// Its length: for figures over a whole data set.
+    Length,
+    /// Every byte.
+    Hash,
+}
+
+/// A file whose footer was read and whose columns are the table's.
+pub(crate) struct TableFile {
+    path: PathBuf,
+    builder: ParquetRecordBatchReaderBuilder<File>,
+}
+
+/// Rows of a file, a batch at a time.
+pub(crate) struct Rows<R> {
+    path: PathBuf,
+    batches: Option<ParquetRecordBatchReader>,
+    row: PhantomData<fn() -> R>,
+}
+
+impl TableFile {
+    /// The door: length and hash as the manifest says, a footer that can be read, the columns of the table, the rows it should hold.
+    pub(crate) fn open(path: &Path, listed: &WrittenFile, trust: Trust) -> Result<Self, RecordsError> {
+        let mut file = File::open(path).map_err(RecordsError::io("open", path))?;
+        let bytes = file.metadata().map_err(RecordsError::io("look at", path))?.len();
+        if bytes != listed.bytes {
+            let what = format!("holds {bytes} bytes, the manifest says {}", listed.bytes);
+            return Err(RecordsError::damaged(path, what));
+        }
+        if trust == Trust::Hash {
+            check_hash(path, &mut file, &listed.sha256)?;
+        }
+        let this = Self::open_unlisted(path, file, listed.table)?;
+        let rows = this.metadata().file_metadata().num_rows();
+        if u64::try_from(rows) != Ok(listed.rows) {
+            let what = format!("holds {rows} rows, the manifest says {}", listed.rows);
+            return Err(RecordsError::damaged(path, what));
+        }
+        Ok(this)
+    }
+
+    fn open_unlisted(path: &Path, mut file: File, table: Table) -> Result<Self, RecordsError> {
+        check_tail(path, &mut file)?;
+        let builder = guarded(path, "read the footer of", || ParquetRecordBatchReaderBuilder::try_new(file))?;
+        let this = Self { path: path.to_owned(), builder };
+        this.check_columns(table)?;
+        this.check_row_groups()?;
+        Ok(this)
+    }
+
+    fn check_columns(&self, table: Table) -> Result<(), RecordsError> {
+        let version = self.origin(key::SCHEMA_VERSION).unwrap_or_default();
+        if version != SCHEMA_VERSION.to_string() {
+            let what = format!("has schema version {version:?}, this furrow reads {SCHEMA_VERSION}");
+            return Err(RecordsError::damaged(&self.path, what));
+        }
+        if self.origin(key::SCHEMA_SHA256) != Some(&table.schema_sha256()) {
+            return Err(RecordsError::damaged(
+                &self.path,
+                format!("says that its columns are not those of {table}"),
+            ));
+        }
+        let wanted = DataType::Struct(table.schema().fields().clone());
+        let got = DataType::Struct(self.builder.schema().fields().clone());
+        if !fits(&wanted, &got) || !fits(&got, &wanted) {
+            return Err(RecordsError::damaged(&self.path, format!("its columns are not those of {table}")));
+        }
+        Ok(())
+    }
+
+    fn check_row_groups(&self) -> Result<(), RecordsError> {
+        let groups = self.metadata().row_groups();
+        let huge = |bytes: i64| !(0..=ROW_GROUP_BYTES_MAX).contains(&bytes);
+        if groups.iter().any(|group| {
+            huge(group.total_byte_size())
+                || group.num_rows() < 0
+                || group.columns().iter().any(|column| huge(column.uncompressed_size()))
+        }) {
+            let what = format!("a row group claims more than {ROW_GROUP_BYTES_MAX} bytes or less than none");
+            return Err(RecordsError::damaged(&self.path, what));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn metadata(&self) -> &ParquetMetaData {
+        self.builder.metadata()
+    }
+
+    /// A value of the file's own metadata.
+    pub(crate) fn origin(&self, key: &str) -> Option<&str> {
+        let pairs = self.metadata().file_metadata().key_value_metadata()?;
+        pairs.iter().find(|pair| pair.key == key)?.value.as_deref()
+    }
+
+    /// The file's rows; only the columns that `R` names are read.
+    pub(crate) fn rows<R: Cell>(self) -> Result<Rows<R>, RecordsError> {
+        let Self { path, builder } = self;
+        let mut names = Vec::new();
+        if let DataType::Struct(fields) = R::data_type() {
+            leaf_names("", &fields, &mut names);
+        }
+        let mask = ProjectionMask::columns(builder.parquet_schema(), names.iter().map(String::as_str));
+        let batch_rows = batch_rows(builder.metadata(), &mask);
+        let builder = builder.with_projection(mask).with_batch_size(batch_rows);
+        let batches = guarded(&path, "read", || builder.build())?;
+        Ok(Rows { path, batches: Some(batches), row: PhantomData })
+    }
+
+    /// The file's rows as they lie, for copying.
+    pub(crate) fn batches(
+        self,
+    ) -> Result<impl Iterator<Item = Result<RecordBatch, RecordsError>>, RecordsError> {
+        let Self { path, builder } = self;
+        let batch_rows = batch_rows(builder.metadata(), &ProjectionMask::all());
+        let builder = builder.with_batch_size(batch_rows);
+        let mut batches = guarded(&path, "read", || builder.build())?;
+        Ok(std::iter::from_fn(move || next_batch(&path, &mut batches)))
+    }
+}
+
+impl<R: Cell> Iterator for Rows<R> {
+    type Item = Result<Vec<R>, RecordsError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let batch = next_batch(&self.path, self.batches.as_mut()?);
+        let rows = batch.map(|batch| batch.and_then(|batch| read_rows(&self.path, batch)));
+        if !matches!(rows, Some(Ok(_))) {
+            self.batches = None;
+        }
+        rows
+    }
+}
+
+fn read_rows<R: Cell>(path: &Path, batch: RecordBatch) -> Result<Vec<R>, RecordsError> {
+    guarded(path, "read", || Ok(R::read(&StructArray::from(batch))))
+}
+
+fn next_batch(
+    path: &Path,
+    batches: &mut ParquetRecordBatchReader,
+) -> Option<Result<RecordBatch, RecordsError>> {
+    guarded(path, "read", || batches.next().transpose().map_err(ParquetError::from)).transpose()
+}
+
+/// Rows a batch may hold: the columns' own sizes say how large a row is.
+fn batch_rows(metadata: &ParquetMetaData, mask: &ProjectionMask) -> usize {
+    let rows: i64 = metadata.row_groups().iter().map(RowGroupMetaData::num_rows).sum();
+    let columns = metadata.row_groups().iter().flat_map(|group| group.columns().iter().enumerate());
+    let read = columns.filter(|(leaf, _)| mask.leaf_included(*leaf));
+    let bytes: i64 = read.map(|(_, column)| column.uncompressed_size()).fold(0, i64::saturating_add);
+    let row_bytes = (bytes / rows.max(1)).max(1);
+    (BATCH_BYTES / row_bytes).clamp(1, 1024) as usize
+}
+
+/// Dotted paths of what lies below a struct; a list is asked for whole.
+fn leaf_names(above: &str, fields: &Fields, names: &mut Vec<String>) {
+    for field in fields {
+        let path = format!("{above}{}", field.name());
+        match field.data_type() {
+            DataType::Struct(fields) => leaf_names(&format!("{path}."), fields, names),
+            _ => names.push(path),
+        }
+    }
+}
+
+fn check_tail(path: &Path, file: &mut File) -> Result<(), RecordsError> {
+    let mut tail = [0; 8];
+    let read = file.seek(SeekFrom::End(-8)).and_then(|_| file.read_exact(&mut tail));
+    read.map_err(|_| RecordsError::damaged(path, "is shorter than the tail of a Parquet file"))?;
+    let [a, b, c, d, magic @ ..] = tail;
+    let footer = u64::from(u32::from_le_bytes([a, b, c, d]));
+    if &magic != b"PAR1" || footer > FOOTER_BYTES_MAX {
+        let what = format!("does not end with a Parquet footer of at most {FOOTER_BYTES_MAX} bytes");
+        return Err(RecordsError::damaged(path, what));
+    }
+    Ok(())
+}
+
+fn check_hash(path: &Path, file: &mut File, wanted: &str) -> Result<(), RecordsError> {
+    let mut hash = Sha256::new();
+    io::copy(file, &mut hash).map_err(RecordsError::io("read", path))?;
+    let got = hex(&hash.finalize());
+    if got != wanted {
+        return Err(RecordsError::damaged(path, format!("has SHA-256 {got}, the manifest says {wanted}")));
+    }
+    Ok(())
+}
+
+/// Parquet's reader asserts what a hostile file can break: a panic inside it is an error here.
+fn guarded<T>(
+    path: &Path,
+    doing: &'static str,
+    read: impl FnOnce() -> Result<T, ParquetError>,
+) -> Result<T, RecordsError> {
+    match catch_unwind(AssertUnwindSafe(read)) {
+        Ok(read) => read.map_err(parquet_error(doing, path)),
+        Err(panic) => {
+            Err(RecordsError::damaged(path, format!("its reader gave up: {}", panic_text(&*panic))))
+        }
+    }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given")
+}
+
+fn parquet_error(doing: &'static str, path: &Path) -> impl FnOnce(ParquetError) -> RecordsError {
+    let path = path.to_owned();
+    move |source| RecordsError::Parquet { doing, path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{self, Plot};
+    use crate::schema::{GroupRow, StepRow};
+
+    fn steps(dir: &Path) -> (PathBuf, Vec<StepRow>) {
+        let (record, steps) = Plot { steps: 2, ..Plot::default() }.trajectory();
+        let rows: Vec<_> =
+            steps.iter().map(|step| StepRow::new(&record, step, step.step == 1).unwrap()).collect();
+        (write(dir, Table::Steps, rows.clone()), rows)
+    }
+
+    fn groups(dir: &Path) -> (PathBuf, Vec<GroupRow>) {
+        let rows = vec![GroupRow::new(&fixtures::group(&[Plot::default().trajectory().0]))];
+        (write(dir, Table::Groups, rows.clone()), rows)
+    }
+
+    fn write<R: Cell>(dir: &Path, table: Table, rows: Vec<R>) -> PathBuf {
+        let mut writer = TableWriter::create(&fixtures::plan(dir, "s"), table).unwrap();
+        writer.add(rows, 0).unwrap();
+        dir.join(writer.seal(&mut |_, _| {}).unwrap().path)
+    }
+
+    /// Reads a file without its hash: what the door and Parquet make of damage on their own.
+    fn read_blind<R: Cell>(path: &Path, table: Table) -> Result<Vec<R>, RecordsError> {
+        let file = TableFile::open_unlisted(path, File::open(path).unwrap(), table)?;
+        file.rows::<R>()?.try_fold(Vec::new(), |mut rows, batch| {
+            rows.extend(batch?);
+            Ok(rows)
+        })
+    }
+
+    fn listed(path: &Path, table: Table, rows: u64) -> WrittenFile {
+        let bytes = std::fs::read(path).unwrap();
+        let sha256 = hex(&Sha256::digest(&bytes));
+        WrittenFile { table, path: String::new(), rows, bytes: bytes.len() as u64, sha256 }
+    }
+
+    /// Cuts a file at every byte.
+    fn cut<R: Cell>(path: &Path, table: Table, rows: u64) {
+        let listed = listed(path, table, rows);
+        let file = File::options().write(true).open(path).unwrap();
+        for length in (0..listed.bytes).rev() {
+            file.set_len(length).unwrap();
+            assert!(TableFile::open(path, &listed, Trust::Length).is_err(), "cut at {length}");
+            assert!(read_blind::<R>(path, table).is_err(), "cut at {length}, read blind");
+        }
+    }
+
+    /// Turns the bits of every `stride`th byte. Listed files are refused; blind ones give an error or rows, never a panic.
+    fn flip<R: Cell>(path: &Path, table: Table, rows: u64, stride: usize) {
+        let (whole, listed) = (std::fs::read(path).unwrap(), listed(path, table, rows));
+        let mut refused = 0;
+        for at in (0..whole.len()).step_by(stride) {
+            let mut flipped = whole.clone();
+            flipped[at] ^= 1 << (at % 8);
+            std::fs::write(path, &flipped).unwrap();
+            assert!(TableFile::open(path, &listed, Trust::Hash).is_err(), "byte {at}");
+            refused += usize::from(read_blind::<R>(path, table).is_err());
+        }
+        assert!(refused > 0, "Parquet alone notices some of it");
+    }
+
+    #[test]
+    fn a_torn_file_is_refused_wherever_it_was_torn() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, rows) = steps(dir.path());
+        assert_eq!(read_blind::<StepRow>(&path, Table::Steps).unwrap(), rows);
+        cut::<StepRow>(&path, Table::Steps, 2);
+        let (path, rows) = groups(dir.path());
+        assert_eq!(read_blind::<GroupRow>(&path, Table::Groups).unwrap(), rows);
+        cut::<GroupRow>(&path, Table::Groups, 1);
+    }
+
+    #[test]
+    fn a_turned_bit_is_refused_and_never_a_panic() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, _) = groups(dir.path());
+        flip::<GroupRow>(&path, Table::Groups, 1, 1);
+        let (path, _) = steps(dir.path());
+        // A prime, so that successive files are not hit in step; every byte would take minutes in a debug build.
+        flip::<StepRow>(&path, Table::Steps, 2, 61);
+    }
+
+    #[test]
+    fn another_tables_file_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, _) = steps(dir.path());
+        let error = read_blind::<GroupRow>(&path, Table::Groups).unwrap_err();
+        assert!(error.to_string().contains("columns"), "{error}");
+    }
+
+    #[test]
+    fn a_full_disk_is_told_apart() {
+        let full = io::Error::from(io::ErrorKind::StorageFull);
+        let error = parquet_error("write", Path::new("x"))(ParquetError::from(full));
+        assert!(error.is_disk_full());
+        let denied = io::Error::from(io::ErrorKind::PermissionDenied);
+        assert!(!RecordsError::io("write", Path::new("x"))(denied).is_disk_full());
+    }
+}

@@ -1,0 +1,271 @@
+//! What a data set holds, in figures: for `furrow records inspect`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use furrow_rollout::Cause;
+use serde::Serialize;
+
+use crate::cell::columns;
+use crate::file::{TableFile, Trust};
+use crate::read::DataSet;
+use crate::schema::TrajectoryTiming;
+use crate::{RecordsError, Table};
+
+/// Figures over a whole data set.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Summary {
+    /// Newest commit.
+    pub version: u64,
+    /// What each table holds.
+    pub tables: Vec<TableFigures>,
+    /// Rewards by suite and policy.
+    pub suites: Vec<RewardLine>,
+    /// Rewards by suite, task and policy.
+    pub tasks: Vec<RewardLine>,
+    /// Trajectories by their end.
+    pub ends: Vec<EndLine>,
+    /// Steps of all trajectories, failed ones included.
+    pub steps: u64,
+    /// Prompt tokens of all steps.
+    pub prompt_tokens: u64,
+    /// Response tokens of all steps.
+    pub response_tokens: u64,
+    /// Oldest and newest policy version.
+    pub policy_versions: Option<(i32, i32)>,
+    /// Device time of all trajectories.
+    pub gpu_micros: u64,
+    /// Where the trajectories' time went, largest first.
+    pub timing: Vec<TimeLine>,
+}
+
+/// Size of a table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TableFigures {
+    /// The table.
+    pub table: Table,
+    /// Its files.
+    pub files: u64,
+    /// Its rows.
+    pub rows: u64,
+    /// Bytes on disk.
+    pub bytes: u64,
+}
+
+/// Rewards of one kind of trajectory.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RewardLine {
+    /// Suite.
+    pub suite: String,
+    /// Task; absent where a line sums up a suite.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task_id: Option<String>,
+    /// What acted.
+    pub policy_kind: String,
+    /// Trajectories with a reward.
+    pub scored: u64,
+    /// Attempts that ended by the farm's fault.
+    pub failed: u64,
+    /// Mean reward of the scored ones.
+    pub reward_mean: Option<f64>,
+    /// Share of successes among the scored ones that say whether they are.
+    pub success_rate: Option<f64>,
+}
+
+/// Trajectories that ended alike.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct EndLine {
+    /// Name of the end.
+    pub end: String,
+    /// `scored` or `failed`.
+    pub status: String,
+    /// How many.
+    pub trajectories: u64,
+}
+
+/// Time of one cause.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TimeLine {
+    /// A cause, `queue` or `score`.
+    pub cause: String,
+    /// All trajectories together.
+    pub micros: u64,
+    /// Share of the whole, 0 to 1.
+    pub share: f64,
+}
+
+columns! {
+    /// The columns that figures are made of: no picture is read.
+    FigureRow {
+        task_id: String,
+        suite: String,
+        policy_kind: String,
+        status: String,
+        end: String,
+        reward: Option<f32>,
+        score: Option<VerdictCell>,
+        num_steps: i32,
+        num_prompt_tokens: i64,
+        num_response_tokens: i64,
+        policy_version_min: Option<i32>,
+        policy_version_max: Option<i32>,
+        timing: TrajectoryTiming,
+        gpu_micros: i64,
+    }
+
+    VerdictCell { success: Option<bool> }
+}
+
+/// Sums on the way to a `RewardLine`.
+#[derive(Default)]
+struct Rewards {
+    scored: u64,
+    failed: u64,
+    sum: f64,
+    judged: u64,
+    successes: u64,
+}
+
+#[derive(Default)]
+struct Sums {
+    rewards: BTreeMap<(String, Option<String>, String), Rewards>,
+    ends: BTreeMap<(String, String), u64>,
+    steps: u64,
+    prompt_tokens: u64,
+    response_tokens: u64,
+    policy_versions: Option<(i32, i32)>,
+    gpu_micros: u64,
+    micros: BTreeMap<&'static str, u64>,
+}
+
+/// Reads the figures of a run directory or its `data` folder.
+pub fn inspect(dir: &Path) -> Result<Summary, RecordsError> {
+    let set = DataSet::open(dir)?;
+    let mut sums = Sums::default();
+    for file in set.snapshot().files(Table::Trajectories) {
+        for batch in set.file(file, Trust::Length).and_then(TableFile::rows::<FigureRow>)? {
+            batch?.iter().for_each(|row| sums.add(row));
+        }
+    }
+    Ok(sums.summary(&set))
+}
+
+impl Sums {
+    fn add(&mut self, row: &FigureRow) {
+        for task in [None, Some(row.task_id.clone())] {
+            self.rewards.entry((row.suite.clone(), task, row.policy_kind.clone())).or_default().add(row);
+        }
+        *self.ends.entry((row.end.clone(), row.status.clone())).or_default() += 1;
+        let count = |value: i64| u64::try_from(value).unwrap_or(0);
+        add(&mut self.steps, count(row.num_steps.into()));
+        add(&mut self.prompt_tokens, count(row.num_prompt_tokens));
+        add(&mut self.response_tokens, count(row.num_response_tokens));
+        add(&mut self.gpu_micros, count(row.gpu_micros));
+        for (cause, micros) in causes(&row.timing) {
+            add(self.micros.entry(cause).or_default(), count(micros));
+        }
+        if let Some((min, max)) = row.policy_version_min.zip(row.policy_version_max) {
+            let (oldest, newest) = self.policy_versions.unwrap_or((min, max));
+            self.policy_versions = Some((oldest.min(min), newest.max(max)));
+        }
+    }
+
+    fn summary(self, set: &DataSet) -> Summary {
+        let (suites, tasks) =
+            self.rewards.into_iter().partition::<Vec<_>, _>(|((_, task, _), _)| task.is_none());
+        let lines = |sums: Vec<_>| sums.into_iter().map(|(key, sums)| Rewards::line(key, &sums)).collect();
+        let end = |((end, status), trajectories)| EndLine { end, status, trajectories };
+        Summary {
+            version: set.snapshot().version(),
+            tables: Table::ALL.map(|table| table_figures(set, table)).to_vec(),
+            suites: lines(suites),
+            tasks: lines(tasks),
+            ends: self.ends.into_iter().map(end).collect(),
+            steps: self.steps,
+            prompt_tokens: self.prompt_tokens,
+            response_tokens: self.response_tokens,
+            policy_versions: self.policy_versions,
+            gpu_micros: self.gpu_micros,
+            timing: time_lines(&self.micros),
+        }
+    }
+}
+
+impl Rewards {
+    fn add(&mut self, row: &FigureRow) {
+        let Some(reward) = row.reward.filter(|_| row.status == "scored") else {
+            self.failed += 1;
+            return;
+        };
+        self.scored += 1;
+        self.sum += f64::from(reward);
+        if let Some(success) = row.score.as_ref().and_then(|score| score.success) {
+            self.judged += 1;
+            self.successes += u64::from(success);
+        }
+    }
+
+    fn line((suite, task_id, policy_kind): (String, Option<String>, String), sums: &Self) -> RewardLine {
+        let share = |part: f64, whole: u64| (whole > 0).then(|| part / whole as f64);
+        RewardLine {
+            suite,
+            task_id,
+            policy_kind,
+            scored: sums.scored,
+            failed: sums.failed,
+            reward_mean: share(sums.sum, sums.scored),
+            success_rate: share(sums.successes as f64, sums.judged),
+        }
+    }
+}
+
+/// Sums of a damaged data set must not be a panic.
+fn add(sum: &mut u64, more: u64) {
+    *sum = sum.saturating_add(more);
+}
+
+fn causes(timing: &TrajectoryTiming) -> [(&'static str, i64); Cause::ALL.len() + 2] {
+    [
+        ("queue", timing.queue_micros),
+        (Cause::Boot.as_str(), timing.boot_micros),
+        (Cause::Observe.as_str(), timing.observe_micros),
+        (Cause::Policy.as_str(), timing.policy_micros),
+        (Cause::Act.as_str(), timing.act_micros),
+        (Cause::Settle.as_str(), timing.settle_micros),
+        (Cause::Record.as_str(), timing.record_micros),
+        (Cause::Finish.as_str(), timing.finish_micros),
+        ("score", timing.score_micros),
+    ]
+}
+
+fn time_lines(micros: &BTreeMap<&'static str, u64>) -> Vec<TimeLine> {
+    let whole: f64 = micros.values().map(|&micros| micros as f64).sum();
+    let share = |micros: u64| if whole > 0.0 { micros as f64 / whole } else { 0.0 };
+    let line =
+        |(&cause, &micros): (&&str, &u64)| TimeLine { cause: cause.into(), micros, share: share(micros) };
+    let mut lines: Vec<TimeLine> = micros.iter().map(line).collect();
+    lines.sort_by_key(|line| std::cmp::Reverse(line.micros));
+    lines
+}
+
+fn table_figures(set: &DataSet, table: Table) -> TableFigures {
+    let zero = TableFigures { table, files: 0, rows: 0, bytes: 0 };
+    set.snapshot().files(table).fold(zero, |mut sum, file| {
+        sum.files += 1;
+        add(&mut sum.rows, file.rows);
+        add(&mut sum.bytes, file.bytes);
+        sum
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cell::{Cell, fits};
+    use crate::schema::TrajectoryRow;
+
+    #[test]
+    fn the_figures_columns_are_columns_of_the_table() {
+        assert!(fits(&FigureRow::data_type(), &TrajectoryRow::data_type()));
+    }
+}

@@ -1,0 +1,32 @@
+//! The data set: Arrow schema, Parquet shards, manifest, verification.
+//!
+//! The way of a trajectory: `ShardWriter` (shard.rs) makes durable files of it, `Manifest` (manifest.rs) makes them part of the data
+//! set, `DataSet` (read.rs) reads it back, `verify` proves that what is there can be trusted. Columns: schema.rs.
+
+mod cell;
+mod config;
+mod encoding;
+mod error;
+mod file;
+#[doc(hidden)]
+pub mod fixtures;
+mod inspect;
+mod manifest;
+pub mod merge;
+mod pixels;
+mod read;
+mod rows;
+mod schema;
+mod shard;
+mod verify;
+
+pub use config::{RecordsConfig, RecordsFile};
+pub use error::RecordsError;
+pub use file::{ShardPlan, WrittenFile};
+pub use inspect::{EndLine, RewardLine, Summary, TableFigures, TimeLine, inspect};
+pub use manifest::{Commit, Committed, Draft, Manifest, Op, Snapshot, Txn};
+pub use read::{DataSet, Nouns};
+pub use rows::{RecordedStep, Rescore, StepPlace};
+pub use schema::Table;
+pub use shard::{LocalFile, ShardStage, ShardWriter, check_written, local_files, remove_shard};
+pub use verify::{Breach, Check, Counts, Report, Warning, verify};

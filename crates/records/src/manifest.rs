@@ -1,0 +1,445 @@
+//! The manifest: numbered commits, each created once, that say which files are the data set.
+//!
+//! A commit's number is its place in the order; there are no gaps and nothing is rewritten. Who reads them from 1 upwards and stops
+//! at the first number that is not there sees every row once, whole.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path as FilePath;
+use std::sync::Arc;
+
+use furrow_rollout::{Id, Run, SCHEMA_VERSION, Shard};
+use futures::{StreamExt, TryStreamExt, stream};
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{Error as StoreError, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use serde::{Deserialize, Serialize};
+
+use crate::file::create_durable_dir;
+use crate::shard::remove;
+use crate::{RecordsError, Table, WrittenFile};
+
+/// Most bytes of a commit: 10,000 files of 200 bytes are 2 MB.
+const COMMIT_BYTES_MAX: u64 = 4 << 20;
+/// Most files a commit may name, added and removed together.
+const COMMIT_FILES_MAX: usize = 10_000;
+/// Commits read at once when a data set is opened.
+const READ_AHEAD: usize = 16;
+/// A commit that meets so many others on its way is not racing, something is wrong.
+const RACES_MAX: u32 = 1_000;
+
+/// What a commit does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Op {
+    /// Adds files.
+    Append,
+    /// Puts files in the place of others that hold the same rows.
+    Replace,
+    /// Removes files for good.
+    Expire,
+}
+
+/// Whose commit it is: the same shard is never committed twice, whoever tries again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Txn {
+    /// Which start of the coordinator made it.
+    pub epoch: u64,
+    /// The shard.
+    pub shard_id: String,
+}
+
+/// A commit as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Commit {
+    /// Its number, from 1.
+    pub version: u64,
+    /// What it does.
+    pub op: Op,
+    /// Files it adds.
+    pub files: Vec<WrittenFile>,
+    /// Paths of files it takes away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<String>,
+    /// Schema of the files it adds.
+    pub schema_version: u32,
+    /// The run.
+    pub run_id: String,
+    /// Whose it is.
+    pub txn: Txn,
+    /// Wall clock, microseconds since the Unix epoch (told, never decided on, but for the grace of `merge::retire`).
+    pub created_at_micros: i64,
+}
+
+/// A commit that has no number yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Draft {
+    /// What it does.
+    pub op: Op,
+    /// Files it adds.
+    pub files: Vec<WrittenFile>,
+    /// Paths of files it takes away.
+    pub removed: Vec<String>,
+    /// The run.
+    pub run_id: Id<Run>,
+    /// Which start of the coordinator makes it.
+    pub epoch: u64,
+    /// The shard.
+    pub shard_id: Id<Shard>,
+    /// Wall clock, microseconds since the Unix epoch.
+    pub created_at_micros: i64,
+}
+
+/// How a commit came to stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Committed {
+    /// Now, under this number.
+    Now(u64),
+    /// Before, under this number: an earlier try had won without hearing of it.
+    Earlier(u64),
+}
+
+/// The data set after some commit.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Snapshot {
+    version: u64,
+    files: BTreeMap<String, WrittenFile>,
+    removed: BTreeMap<String, i64>,
+    shards: BTreeMap<String, (u64, Vec<WrittenFile>)>,
+    has_expired: bool,
+}
+
+/// A manifest in a store, and what has been read of it so far.
+pub struct Manifest {
+    store: Arc<dyn ObjectStore>,
+    snapshot: Snapshot,
+}
+
+impl Committed {
+    /// The commit's number.
+    pub fn version(self) -> u64 {
+        match self {
+            Committed::Now(version) | Committed::Earlier(version) => version,
+        }
+    }
+}
+
+impl Snapshot {
+    /// Number of the newest commit; 0 before the first.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The files of a table, by name.
+    pub fn files(&self, table: Table) -> impl Iterator<Item = &WrittenFile> {
+        self.files.values().filter(move |file| file.table == table)
+    }
+
+    /// Whether a file belongs to the data set now.
+    pub fn holds(&self, path: &str) -> bool {
+        self.files.contains_key(path)
+    }
+
+    /// Files that belonged to it once, and when they were taken away (microseconds since the Unix epoch).
+    pub fn removed(&self) -> &BTreeMap<String, i64> {
+        &self.removed
+    }
+
+    /// Whether rows were taken away for good.
+    pub fn has_expired(&self) -> bool {
+        self.has_expired
+    }
+
+    /// The commit that published a shard.
+    pub fn version_of(&self, shard_id: &Id<Shard>) -> Option<u64> {
+        self.shards.get(shard_id.as_str()).map(|(version, _)| *version)
+    }
+
+    /// Applies the next commit; one that does not fit leaves everything as it was.
+    fn apply(&mut self, commit: &Commit) -> Result<(), RecordsError> {
+        self.check(commit).map_err(|what| RecordsError::Manifest { version: commit.version, what })?;
+        for path in &commit.removed {
+            self.files.remove(path);
+            self.removed.insert(path.clone(), commit.created_at_micros);
+        }
+        let added = commit.files.iter().map(|file| (file.path.clone(), file.clone()));
+        self.files.extend(added);
+        self.shards.insert(commit.txn.shard_id.clone(), (commit.version, commit.files.clone()));
+        self.has_expired |= commit.op == Op::Expire;
+        self.version = commit.version;
+        Ok(())
+    }
+
+    fn check(&self, commit: &Commit) -> Result<(), String> {
+        if commit.version != self.version + 1 {
+            return Err(format!("follows {}: there is a gap", self.version));
+        }
+        if let Some((version, _)) = self.shards.get(&commit.txn.shard_id) {
+            return Err(format!("shard {} was published by commit {version} before", commit.txn.shard_id));
+        }
+        let known = |path: &str| self.files.contains_key(path) || self.removed.contains_key(path);
+        if let Some(file) = commit.files.iter().find(|file| known(&file.path)) {
+            return Err(format!("adds {}, which an earlier commit added", file.path));
+        }
+        self.check_removed(commit)?;
+        if commit.op == Op::Replace { self.check_rows(commit) } else { Ok(()) }
+    }
+
+    fn check_removed(&self, commit: &Commit) -> Result<(), String> {
+        match commit.removed.iter().find(|path| !self.holds(path)) {
+            Some(path) => Err(format!("takes away {path}, which is not part of the data set")),
+            None => Ok(()),
+        }
+    }
+
+    /// A merge keeps every row, table by table.
+    fn check_rows(&self, commit: &Commit) -> Result<(), String> {
+        let removed = commit.removed.iter().map(|path| &self.files[path]);
+        let (before, after) = (rows_by_table(removed), rows_by_table(&commit.files));
+        if before == after {
+            return Ok(());
+        }
+        Err(format!("replaces {before:?} rows by {after:?}: a replacement holds the same rows"))
+    }
+}
+
+fn rows_by_table<'a>(files: impl IntoIterator<Item = &'a WrittenFile>) -> BTreeMap<Table, u64> {
+    files.into_iter().fold(BTreeMap::new(), |mut rows, file| {
+        let sum = rows.entry(file.table).or_insert(0u64);
+        *sum = sum.saturating_add(file.rows);
+        rows
+    })
+}
+
+impl Manifest {
+    /// The store of a data set on this machine's disk, with every write synced; creates the folder.
+    pub fn local_store(data_dir: &FilePath) -> Result<Arc<dyn ObjectStore>, RecordsError> {
+        create_durable_dir(&data_dir.join("manifest"))?;
+        let store = LocalFileSystem::new_with_prefix(data_dir);
+        let store = store.map_err(store_error("open", &data_dir.display()))?;
+        Ok(Arc::new(store.with_fsync(true)))
+    }
+
+    /// Removes what commits left that were killed on their way to disk (`<commit>.json#1`). Only before a coordinator serves.
+    pub fn clear_staged(data_dir: &FilePath) -> Result<(), RecordsError> {
+        let dir = data_dir.join("manifest");
+        for entry in std::fs::read_dir(&dir).map_err(RecordsError::io("list", &dir))? {
+            let path = entry.map_err(RecordsError::io("list", &dir))?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if name.split_once('#').is_some_and(|(name, _)| version_of(name).is_some()) {
+                remove(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the whole manifest. A gap, a malformed commit or one that does not fit is refused.
+    pub async fn open(store: Arc<dyn ObjectStore>) -> Result<Self, RecordsError> {
+        let newest = newest(&*store).await?;
+        let mut this = Self { store, snapshot: Snapshot::default() };
+        let store = this.store.clone();
+        let read = |version| {
+            let store = store.clone();
+            async move { read(&*store, version).await }
+        };
+        let mut commits = stream::iter(1..=newest).map(read).buffered(READ_AHEAD);
+        while let Some(commit) = commits.try_next().await? {
+            let version = this.snapshot.version + 1;
+            let gap = || RecordsError::Manifest { version, what: format!("is missing, {newest} is there") };
+            this.snapshot.apply(&commit.ok_or_else(gap)?)?;
+        }
+        drop(commits);
+        Ok(this)
+    }
+
+    /// The data set as last read.
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    /// Reads the commits that came since.
+    pub async fn refresh(&mut self) -> Result<&Snapshot, RecordsError> {
+        while let Some(commit) = read(&*self.store, self.snapshot.version + 1).await? {
+            self.snapshot.apply(&commit)?;
+        }
+        Ok(&self.snapshot)
+    }
+
+    /// Makes a commit stand, exactly once however often it is tried: the shard's id is the key.
+    pub async fn commit(&mut self, draft: &Draft) -> Result<Committed, RecordsError> {
+        for _ in 0..RACES_MAX {
+            if let Some(version) = self.earlier(draft)? {
+                return Ok(Committed::Earlier(version));
+            }
+            let commit = draft.numbered(self.snapshot.version + 1);
+            self.check(&commit)?;
+            if self.put(&commit).await? {
+                self.snapshot.apply(&commit)?;
+                return Ok(Committed::Now(commit.version));
+            }
+            self.refresh().await?;
+        }
+        let what = format!("shard {} lost {RACES_MAX} races against other commits", draft.shard_id);
+        Err(RecordsError::Manifest { version: self.snapshot.version, what })
+    }
+
+    fn earlier(&self, draft: &Draft) -> Result<Option<u64>, RecordsError> {
+        let Some((version, files)) = self.snapshot.shards.get(draft.shard_id.as_str()) else {
+            return Ok(None);
+        };
+        if *files != draft.files {
+            let what = format!("published shard {} with other files", draft.shard_id);
+            return Err(RecordsError::Manifest { version: *version, what });
+        }
+        Ok(Some(*version))
+    }
+
+    fn check(&self, commit: &Commit) -> Result<(), RecordsError> {
+        let refuse = |what| RecordsError::Manifest { version: commit.version, what };
+        commit.check().and_then(|()| self.snapshot.check(commit)).map_err(refuse)
+    }
+
+    /// Whether the commit stands now; `false` if its number was taken.
+    async fn put(&self, commit: &Commit) -> Result<bool, RecordsError> {
+        let path = path_of(commit.version);
+        let mut text = serde_json::to_vec_pretty(commit).expect("a commit is plain values");
+        text.push(b'\n');
+        if text.len() as u64 > COMMIT_BYTES_MAX {
+            let what = format!("is {} bytes long, at most {COMMIT_BYTES_MAX} are read", text.len());
+            return Err(RecordsError::Manifest { version: commit.version, what });
+        }
+        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+        match self.store.put_opts(&path, PutPayload::from(text), options).await {
+            Ok(_) => Ok(true),
+            Err(StoreError::AlreadyExists { .. }) => Ok(false),
+            Err(source) => Err(store_error("create", &path)(source)),
+        }
+    }
+}
+
+impl Draft {
+    /// A draft that adds the files of one shard.
+    pub fn append(
+        files: Vec<WrittenFile>,
+        run_id: Id<Run>,
+        epoch: u64,
+        shard_id: Id<Shard>,
+        now_micros: i64,
+    ) -> Self {
+        let op = Op::Append;
+        Self { op, files, removed: Vec::new(), run_id, epoch, shard_id, created_at_micros: now_micros }
+    }
+
+    fn numbered(&self, version: u64) -> Commit {
+        Commit {
+            version,
+            op: self.op,
+            files: self.files.clone(),
+            removed: self.removed.clone(),
+            schema_version: SCHEMA_VERSION,
+            run_id: self.run_id.to_string(),
+            txn: Txn { epoch: self.epoch, shard_id: self.shard_id.to_string() },
+            created_at_micros: self.created_at_micros,
+        }
+    }
+}
+
+impl Commit {
+    /// The door for commits.
+    fn parse(version: u64, text: &[u8]) -> Result<Self, String> {
+        let commit: Commit = serde_json::from_slice(text).map_err(|e| format!("is no commit: {e}"))?;
+        if commit.version != version {
+            return Err(format!("says that it is commit {}", commit.version));
+        }
+        commit.check()?;
+        Ok(commit)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.schema_version != SCHEMA_VERSION {
+            return Err(format!(
+                "has schema version {}, this furrow reads {SCHEMA_VERSION}",
+                self.schema_version
+            ));
+        }
+        if self.files.len() + self.removed.len() > COMMIT_FILES_MAX {
+            return Err(format!("names more than {COMMIT_FILES_MAX} files"));
+        }
+        let (adds, removes) = (!self.files.is_empty(), !self.removed.is_empty());
+        match (self.op, adds, removes) {
+            (Op::Append, true, false) | (Op::Replace, true, true) | (Op::Expire, false, true) => {}
+            (op, ..) => {
+                return Err(format!(
+                    "{op:?} adds {} and removes {} files",
+                    self.files.len(),
+                    self.removed.len()
+                ));
+            }
+        }
+        Id::<Run>::new(&self.run_id).map_err(|bad| bad.to_string())?;
+        Id::<Shard>::new(&self.txn.shard_id).map_err(|bad| bad.to_string())?;
+        self.files.iter().try_for_each(check_file)?;
+        let paths = self.files.iter().map(|file| &file.path).chain(&self.removed);
+        let once: BTreeSet<&String> = paths.clone().collect();
+        if once.len() != paths.count() {
+            return Err("names a file twice".into());
+        }
+        Ok(())
+    }
+}
+
+/// A path names a file in its table's own folder and nothing else on the disk.
+fn check_file(file: &WrittenFile) -> Result<(), String> {
+    let WrittenFile { table, path, rows, sha256, .. } = file;
+    let name = path.strip_prefix(table.as_str()).and_then(|path| path.strip_prefix('/'));
+    let shard = name.and_then(|name| name.strip_suffix(".parquet"));
+    if shard.is_none_or(|shard| Id::<Shard>::new(shard).is_err()) {
+        return Err(format!("{path:?} is not {table}/<shard>.parquet"));
+    }
+    if sha256.len() != 64 || !sha256.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
+        return Err(format!("{path}: sha256 {sha256:?} is not 64 lower-case hexadecimal digits"));
+    }
+    if *rows == 0 {
+        return Err(format!("{path} holds no rows: a file without rows is not listed"));
+    }
+    Ok(())
+}
+
+fn path_of(version: u64) -> Path {
+    Path::from(format!("manifest/{version:020}.json"))
+}
+
+/// The highest number there is; 0 where there is none. Names that are no commit's are not ours to judge.
+async fn newest(store: &dyn ObjectStore) -> Result<u64, RecordsError> {
+    let listed = store.list(Some(&Path::from("manifest")));
+    let newest = listed.try_fold(0, |newest, meta| async move {
+        Ok(newest.max(meta.location.filename().and_then(version_of).unwrap_or(0)))
+    });
+    newest.await.map_err(store_error("list", &"manifest"))
+}
+
+fn version_of(name: &str) -> Option<u64> {
+    let digits = name.strip_suffix(".json")?;
+    (digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok())?
+}
+
+async fn read(store: &dyn ObjectStore, version: u64) -> Result<Option<Commit>, RecordsError> {
+    let path = path_of(version);
+    let got = match store.get(&path).await {
+        Ok(got) => got,
+        Err(StoreError::NotFound { .. }) => return Ok(None),
+        Err(source) => return Err(store_error("read", &path)(source)),
+    };
+    if got.meta.size > COMMIT_BYTES_MAX {
+        let what = format!("is {} bytes long, at most {COMMIT_BYTES_MAX} are read", got.meta.size);
+        return Err(RecordsError::Manifest { version, what });
+    }
+    let text = got.bytes().await.map_err(store_error("read", &path))?;
+    Commit::parse(version, &text).map(Some).map_err(|what| RecordsError::Manifest { version, what })
+}
+
+fn store_error(doing: &'static str, path: &impl ToString) -> impl FnOnce(StoreError) -> RecordsError {
+    let path = path.to_string();
+    move |source| RecordsError::Store { doing, path, source }
+}

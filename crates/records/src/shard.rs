@@ -1,0 +1,241 @@
+//! Writes the files of one shard: whole trajectories in, durable Parquet files out.
+//!
+//! The caller's part of the commit: the shard's and the trajectories' ids are in the ledger before `create`, the ledger learns of the
+//! files after `finish`, the manifest after that. Whatever fails in between, `remove_shard` clears away what was left.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use furrow_rollout::{GroupRecord, Id, Shard, Status, StepRecord, TrajectoryRecord};
+
+use crate::file::{TableFile, TableWriter, Trust, final_name, sync_dir, temp_name};
+use crate::rows::Rescore;
+use crate::schema::{GroupRow, ScoreRow, StepRow, TrajectoryRow};
+use crate::{RecordsError, ShardPlan, Table, WrittenFile};
+
+/// A point that a file of a shard has passed on its way. Between any two of them a crash must lose nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ShardStage {
+    /// All rows are written under the temporary name.
+    TempWritten,
+    /// The footer is written.
+    FooterClosed,
+    /// The bytes are durable.
+    Fsynced,
+    /// The last name exists.
+    Linked,
+    /// The last name is durable.
+    DirFsynced,
+    /// The temporary name is gone.
+    TempRemoved,
+    /// The file was opened again; rows, columns and hash are right.
+    Checked,
+}
+
+/// Writes one shard. What is added is encoded at once, so it holds about one row group a table and the trajectory in hand.
+///
+/// After an error it can only be dropped, which removes the temporary files.
+pub struct ShardWriter {
+    plan: ShardPlan,
+    files: BTreeMap<Table, TableWriter>,
+}
+
+/// A file found in a table's folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocalFile {
+    /// Its table.
+    pub table: Table,
+    /// Where it is.
+    pub path: PathBuf,
+    /// Below `data/`, as the manifest would call it.
+    pub name: String,
+    /// The shard it belongs to; `None` where the name is no shard file's.
+    pub shard_id: Option<Id<Shard>>,
+    /// Whether it bears a temporary name.
+    pub temporary: bool,
+}
+
+impl ShardStage {
+    /// All stages in order.
+    pub const ALL: [ShardStage; 7] = [
+        ShardStage::TempWritten,
+        ShardStage::FooterClosed,
+        ShardStage::Fsynced,
+        ShardStage::Linked,
+        ShardStage::DirFsynced,
+        ShardStage::TempRemoved,
+        ShardStage::Checked,
+    ];
+
+    /// The word in crash points and logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ShardStage::TempWritten => "temp_written",
+            ShardStage::FooterClosed => "footer_closed",
+            ShardStage::Fsynced => "fsynced",
+            ShardStage::Linked => "linked",
+            ShardStage::DirFsynced => "dir_fsynced",
+            ShardStage::TempRemoved => "temp_removed",
+            ShardStage::Checked => "checked",
+        }
+    }
+}
+
+impl ShardWriter {
+    /// A shard without rows. A table's file is created when its first row comes.
+    pub fn create(plan: ShardPlan) -> Self {
+        Self { plan, files: BTreeMap::new() }
+    }
+
+    /// Adds a trajectory and its steps, in the order they were made. Scored ones go to `steps`, failed ones to `failed_steps`.
+    pub fn add_trajectory(
+        &mut self,
+        trajectory: &TrajectoryRecord,
+        steps: &[StepRecord],
+    ) -> Result<(), RecordsError> {
+        let row = TrajectoryRow::new(trajectory).map_err(unwritable(trajectory))?;
+        let bytes = row.evidence.as_ref().and_then(|evidence| evidence.screenshot.as_ref());
+        let bytes = bytes.map_or(0, |image| image.bytes.len());
+        self.file(Table::Trajectories)?.add(vec![row], bytes)?;
+        let table = match trajectory.status {
+            Status::Scored => Table::Steps,
+            Status::Failed => Table::FailedSteps,
+        };
+        self.add_steps(table, trajectory, steps)
+    }
+
+    /// Adds the row of a group that closed.
+    pub fn add_group(&mut self, group: &GroupRecord) -> Result<(), RecordsError> {
+        self.file(Table::Groups)?.add(vec![GroupRow::new(group)], 0)
+    }
+
+    /// Adds a later verdict on a stored trajectory.
+    pub fn add_rescore(&mut self, rescore: &Rescore) -> Result<(), RecordsError> {
+        let what = || format!("a score of {}", rescore.ancestry.trajectory_id);
+        let row = ScoreRow::new(rescore).map_err(|why| RecordsError::Unwritable { what: what(), why })?;
+        self.file(Table::Scores)?.add(vec![row], 0)
+    }
+
+    /// Bytes of all files so far, for closing by size.
+    pub fn bytes(&self) -> u64 {
+        self.files.values().map(TableWriter::bytes).sum()
+    }
+
+    /// Makes the files durable under their last names, one after another, and returns what the manifest must list.
+    ///
+    /// `reached` is told of every stage a file has passed; a crash point belongs there.
+    pub fn finish(
+        self,
+        mut reached: impl FnMut(Table, ShardStage),
+    ) -> Result<Vec<WrittenFile>, RecordsError> {
+        self.files.into_values().map(|file| file.seal(&mut reached)).collect()
+    }
+
+    fn file(&mut self, table: Table) -> Result<&mut TableWriter, RecordsError> {
+        use std::collections::btree_map::Entry;
+        match self.files.entry(table) {
+            Entry::Occupied(file) => Ok(file.into_mut()),
+            Entry::Vacant(place) => Ok(place.insert(TableWriter::create(&self.plan, table)?)),
+        }
+    }
+
+    fn add_steps(
+        &mut self,
+        table: Table,
+        trajectory: &TrajectoryRecord,
+        steps: &[StepRecord],
+    ) -> Result<(), RecordsError> {
+        let cap = self.plan.row_group_bytes;
+        let mut rest = steps;
+        while !rest.is_empty() {
+            let (part, bytes) = leading(rest, cap);
+            let place = |(index, step)| StepRow::new(trajectory, step, rest.len() == index + 1);
+            let rows = part.iter().enumerate().map(place).collect::<Result<Vec<_>, _>>();
+            self.file(table)?.add(rows.map_err(unwritable(trajectory))?, bytes)?;
+            rest = &rest[part.len()..];
+        }
+        Ok(())
+    }
+}
+
+/// The first steps that fit a row group together, at least one, and their size.
+fn leading(steps: &[StepRecord], cap: usize) -> (&[StepRecord], usize) {
+    let mut bytes = 0;
+    for (index, step) in steps.iter().enumerate() {
+        let more = step_bytes(step);
+        if index > 0 && bytes + more > cap {
+            return (&steps[..index], bytes);
+        }
+        bytes += more;
+    }
+    (steps, bytes)
+}
+
+/// What dominates a step: the picture, and the tokens before they are packed.
+fn step_bytes(step: &StepRecord) -> usize {
+    let tokens = step.trace.tokens.as_ref();
+    let tokens =
+        tokens.map_or(0, |tokens| tokens.prompt_token_ids.len() + 8 * tokens.response_token_ids.len());
+    step.observation.screenshot.bytes.len() + 4 * tokens
+}
+
+fn unwritable(trajectory: &TrajectoryRecord) -> impl FnOnce(String) -> RecordsError {
+    let what = format!("trajectory {}", trajectory.ancestry.trajectory_id);
+    move |why| RecordsError::Unwritable { what, why }
+}
+
+/// Opens a written file again and compares rows, columns and hash: the step a restart repeats before it publishes.
+pub fn check_written(data_dir: &Path, file: &WrittenFile) -> Result<(), RecordsError> {
+    TableFile::open(&data_dir.join(&file.path), file, Trust::Hash).map(drop)
+}
+
+/// Every file in the tables' folders, temporary ones included, so that a restart can remove those its ledger does not know.
+pub fn local_files(data_dir: &Path) -> Result<Vec<LocalFile>, RecordsError> {
+    let mut found = Vec::new();
+    for table in Table::ALL {
+        let dir = data_dir.join(table.as_str());
+        if !dir.is_dir() {
+            continue;
+        }
+        for entry in std::fs::read_dir(&dir).map_err(RecordsError::io("list", &dir))? {
+            let path = entry.map_err(RecordsError::io("list", &dir))?.path();
+            found.push(local_file(table, path));
+        }
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(found)
+}
+
+fn local_file(table: Table, path: PathBuf) -> LocalFile {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let temporary = name.strip_prefix('.').and_then(|name| name.strip_suffix(".parquet.tmp"));
+    let shard = temporary.or_else(|| name.strip_suffix(".parquet"));
+    LocalFile {
+        table,
+        shard_id: shard.and_then(|shard| Id::new(shard).ok()),
+        temporary: temporary.is_some(),
+        name: format!("{table}/{name}"),
+        path,
+    }
+}
+
+/// Removes whatever a shard left, under its temporary and its last names. Only for shards that no commit names.
+pub fn remove_shard(data_dir: &Path, shard_id: &Id<Shard>) -> Result<(), RecordsError> {
+    for table in Table::ALL {
+        let dir = data_dir.join(table.as_str());
+        let names = [temp_name(shard_id), final_name(shard_id)];
+        let removed = names.iter().map(|name| remove(&dir.join(name))).collect::<Result<Vec<_>, _>>()?;
+        if removed.contains(&true) {
+            sync_dir(&dir)?;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn remove(path: &Path) -> Result<bool, RecordsError> {
+    match std::fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(RecordsError::io("remove", path)(error)),
+    }
+}

@@ -1,0 +1,57 @@
+//! What the tests of this crate share.
+
+#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(clippy::unwrap_used, reason = "it fails the test")]
+
+use std::path::Path;
+
+use furrow_records::fixtures::{self, Plot};
+use furrow_records::{Committed, Draft, Manifest, Rescore, ShardStage, ShardWriter, Table, WrittenFile};
+use furrow_rollout::{GroupRecord, StepRecord, TrajectoryRecord};
+use futures::executor::block_on;
+
+/// Writes one shard and leaves it out of the manifest.
+pub fn write(
+    dir: &Path,
+    shard: &str,
+    trajectories: &[(TrajectoryRecord, Vec<StepRecord>)],
+    groups: &[GroupRecord],
+    rescores: &[Rescore],
+) -> Vec<WrittenFile> {
+    let mut writer = ShardWriter::create(fixtures::plan(dir, shard));
+    for (record, steps) in trajectories {
+        writer.add_trajectory(record, steps).unwrap();
+    }
+    groups.iter().for_each(|group| writer.add_group(group).unwrap());
+    rescores.iter().for_each(|rescore| writer.add_rescore(rescore).unwrap());
+    writer.finish(|_, _| {}).unwrap()
+}
+
+pub fn open(dir: &Path) -> Manifest {
+    block_on(Manifest::open(Manifest::local_store(dir).unwrap())).unwrap()
+}
+
+pub fn append(dir: &Path, shard: &str, files: Vec<WrittenFile>) -> Draft {
+    let plan = fixtures::plan(dir, shard);
+    Draft::append(files, plan.run_id, 1, plan.shard_id, fixtures::STARTED)
+}
+
+pub fn publish(dir: &Path, shard: &str, files: Vec<WrittenFile>) -> Committed {
+    block_on(open(dir).commit(&append(dir, shard, files))).unwrap()
+}
+
+/// Writes and publishes a shard of one group with this many slots, all scored.
+pub fn publish_group(dir: &Path, group: u64, slots: u32) -> Vec<WrittenFile> {
+    let plot = |sample| Plot { group, sample, group_size: slots, ..Plot::default() };
+    let made: Vec<_> = (0..slots).map(|sample| plot(sample).trajectory()).collect();
+    let records: Vec<_> = made.iter().map(|(record, _)| record.clone()).collect();
+    let shard = format!("shard-{group:04}");
+    let files = write(dir, &shard, &made, &[fixtures::group(&records)], &[]);
+    publish(dir, &shard, files.clone());
+    files
+}
+
+/// Every stage of every table, in the order it is reached.
+pub fn stages(tables: &[Table]) -> Vec<(Table, ShardStage)> {
+    tables.iter().flat_map(|&table| ShardStage::ALL.map(|stage| (table, stage))).collect()
+}

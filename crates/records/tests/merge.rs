@@ -1,0 +1,101 @@
+//! Many small files become one, without a row lost, doubled or changed.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{open, publish_group};
+use furrow_records::merge::{self, MergePlan};
+use furrow_records::{
+    Committed, DataSet, Draft, Op, RecordsConfig, RecordsError, RecordsFile, ShardPlan, Table, fixtures,
+    verify,
+};
+use futures::executor::block_on;
+
+fn config(merge_below_bytes: u64, merge_files_min: u32) -> RecordsConfig {
+    RecordsFile { merge_below_bytes, merge_files_min, ..RecordsFile::default() }
+        .check()
+        .expect("settings that work")
+}
+
+#[test]
+fn a_merged_data_set_holds_the_same_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    (0..5).for_each(|group| drop(publish_group(dir.path(), group, 2)));
+    let before = DataSet::open(dir.path()).unwrap();
+    let mut manifest = open(dir.path());
+    let plans = merge::plan(manifest.snapshot(), &config(1 << 20, 3));
+    assert_eq!(
+        plans.iter().map(|plan| plan.table).collect::<Vec<_>>(),
+        [Table::Trajectories, Table::Steps, Table::Groups]
+    );
+    let now = fixtures::STARTED + 60_000_000;
+    for plan in &plans {
+        assert_eq!(plan.parts.len(), 5);
+        let shard = fixtures::plan(dir.path(), &format!("merged-{}", plan.table));
+        let merged = merge::merge(&shard, plan, |_, _| {}).unwrap();
+        let draft = Draft {
+            op: Op::Replace,
+            removed: plan.parts.iter().map(|part| part.path.clone()).collect(),
+            ..Draft::append(vec![merged], shard.run_id, 1, shard.shard_id, now)
+        };
+        assert!(matches!(block_on(manifest.commit(&draft)).unwrap(), Committed::Now(_)));
+    }
+    let after = DataSet::open(dir.path()).unwrap();
+    // A reader that opened the old version still can read it.
+    for set in [&before, &after] {
+        assert_eq!(set.steps().map(Result::unwrap).count(), 5 * 2 * 3);
+    }
+    let all = |set: &DataSet| {
+        let trajectories: Vec<_> = set.trajectories().map(Result::unwrap).collect();
+        let steps: Vec<_> = set.steps().map(Result::unwrap).collect();
+        let groups: Vec<_> = set.groups().map(Result::unwrap).collect();
+        (trajectories, steps, groups)
+    };
+    assert!(all(&before) == all(&after));
+    assert_eq!(after.snapshot().files(Table::Steps).count(), 1);
+    let report = verify(dir.path()).unwrap();
+    assert!(report.is_sound(), "{:#?}", report.breaches);
+    assert!(report.warnings.is_empty(), "parts within their grace are no strays: {:?}", report.warnings);
+
+    let grace = Duration::from_secs(60);
+    let snapshot = manifest.snapshot();
+    assert!(merge::retire(dir.path(), snapshot, now + 59_999_999, grace).unwrap().is_empty());
+    assert_eq!(merge::retire(dir.path(), snapshot, now + 60_000_000, grace).unwrap().len(), 15);
+    assert!(merge::retire(dir.path(), snapshot, now + 60_000_000, grace).unwrap().is_empty());
+    assert!(verify(dir.path()).unwrap().is_sound());
+    assert!(merge::plan(snapshot, &config(1 << 20, 2)).is_empty());
+}
+
+#[test]
+fn only_enough_small_files_are_merged_and_only_as_many_as_fit() {
+    let dir = tempfile::tempdir().unwrap();
+    let files: Vec<_> = (0..4).flat_map(|group| publish_group(dir.path(), group, 1)).collect();
+    let snapshot = open(dir.path()).snapshot().clone();
+    let steps: Vec<u64> =
+        files.iter().filter(|file| file.table == Table::Steps).map(|file| file.bytes).collect();
+    let parts = |config: RecordsConfig| {
+        let plans = merge::plan(&snapshot, &config);
+        plans.into_iter().find(|plan| plan.table == Table::Steps).map_or(0, |plan| plan.parts.len())
+    };
+    assert_eq!(parts(config(1 << 20, 4)), 4);
+    assert_eq!(parts(config(1 << 20, 5)), 0);
+    assert_eq!(parts(config(1, 2)), 0);
+    let room = RecordsConfig { max_shard_bytes: steps[..3].iter().sum(), ..config(1 << 20, 2) };
+    assert_eq!(parts(room), 3);
+}
+
+#[test]
+fn files_of_different_jobs_stay_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let parts: Vec<_> = (0..2).map(|group| publish_group(dir.path(), group, 1).swap_remove(1)).collect();
+    let plan = MergePlan { table: Table::Steps, parts };
+    let check = |shard: ShardPlan, want: &str| {
+        let error = merge::merge(&shard, &plan, |_, _| {}).unwrap_err();
+        assert!(matches!(error, RecordsError::Unmergeable { .. }), "{error}");
+        assert!(error.to_string().contains(want), "{error}");
+    };
+    let shard = fixtures::plan(dir.path(), "m");
+    check(ShardPlan { job_toml: "other".into(), ..shard.clone() }, "different jobs");
+    check(ShardPlan { run_id: furrow_rollout::Id::new("other").unwrap(), ..shard }, "different runs");
+}

@@ -1,0 +1,493 @@
+//! Whatever nouns go into a shard come out of it again.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use common::{publish, write};
+use furrow_records::{DataSet, Rescore};
+use furrow_rollout::{
+    Action, Ancestry, Cause, Clock, Component, ContextPolicy, Direction, End, Ending, Engine,
+    EnvironmentFingerprint, Evidence, ExtraAction, FinishReason, Grammar, GroupRecord, GroupStatistics,
+    Hashes, Id, ImageFormat, ImageSpan, Kind, Mark, Observation, ObservationSpec, Outcome, OutcomeName,
+    PageHooks, PagePoint, PolicyKind, PolicyVersion, Reply, Sampling, Score, Screenshot, SessionSpec, Size,
+    Split, StateOrigin, Status, StepRecord, Tab, Task, TimeSplit, TokenTrace, Trace, TrajectoryRecord,
+};
+use proptest::collection::{btree_map, vec};
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::{select, subsequence};
+
+/// Not NaN, which is not equal to itself; infinities and both zeros are in.
+fn float() -> impl Strategy<Value = f32> {
+    any::<f32>().prop_map(|value| if value.is_nan() { 0.25 } else { value })
+}
+
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof![Just(String::new()), any::<String>(), "[a-z]{1,9}"]
+}
+
+fn id<K: Kind + 'static>() -> impl Strategy<Value = Id<K>> {
+    "[A-Za-z0-9_-][A-Za-z0-9._-]{0,19}".prop_map(|text| Id::new(text).expect("the door allows these"))
+}
+
+fn micros() -> impl Strategy<Value = u64> {
+    0..=i64::MAX as u64
+}
+
+fn size() -> impl Strategy<Value = Size> {
+    any::<(u32, u32)>().prop_map(|(width, height)| Size::new(width, height))
+}
+
+fn format() -> impl Strategy<Value = ImageFormat> {
+    option::of(any::<u8>()).prop_map(|quality| match quality {
+        None => ImageFormat::Png,
+        Some(quality) => ImageFormat::Jpeg { quality },
+    })
+}
+
+fn blob() -> impl Strategy<Value = Bytes> {
+    vec(any::<u8>(), 0..64).prop_map(Bytes::from)
+}
+
+fn timing() -> impl Strategy<Value = TimeSplit> {
+    proptest::array::uniform7(0..1u64 << 60).prop_map(|parts| {
+        let mut split = TimeSplit::default();
+        Cause::ALL.into_iter().zip(parts).for_each(|(cause, micros)| split.add(cause, micros));
+        split
+    })
+}
+
+fn outcome() -> impl Strategy<Value = Outcome> {
+    (select(&OutcomeName::ALL[..]), text()).prop_map(|(name, detail)| Outcome { name, detail })
+}
+
+fn components() -> impl Strategy<Value = Vec<Component>> {
+    vec((text(), float()).prop_map(|(name, value)| Component { name, value }), 0..3)
+}
+
+fn point() -> impl Strategy<Value = PagePoint> {
+    (float(), float()).prop_map(|(x, y)| PagePoint { x, y })
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    prop_oneof![
+        point().prop_map(|at| Action::Click { at }),
+        (option::of(point()), text(), any::<bool>()).prop_map(|(into, content, press_enter)| Action::Write {
+            into,
+            content,
+            press_enter
+        }),
+        select(&Direction::ALL[..]).prop_map(|direction| Action::Scroll { direction }),
+        Just(Action::GoBack),
+        Just(Action::Refresh),
+        Just(Action::Restart),
+        text().prop_map(|url| Action::Goto { url }),
+        any::<u8>().prop_map(|seconds| Action::Wait { seconds }),
+        text().prop_map(|content| Action::Answer { content }),
+        (point(), point()).prop_map(|(from, to)| Action::Drag { from, to }),
+        any::<u32>().prop_map(|index| Action::SelectTab { index }),
+        text().prop_map(|key| Action::PressKey { key }),
+    ]
+}
+
+fn reply() -> impl Strategy<Value = Reply> {
+    let action = prop_oneof![action().prop_map(Ok), text().prop_map(Err)];
+    (text(), text(), text(), action).prop_map(|(raw_text, name, args_json, action)| Reply {
+        raw_text,
+        name,
+        args_json,
+        action,
+    })
+}
+
+fn mark() -> impl Strategy<Value = Mark> {
+    (any::<u32>(), text(), text(), [float(), float(), float(), float()])
+        .prop_map(|(mark, role, text, [x, y, width, height])| Mark { mark, role, text, x, y, width, height })
+}
+
+fn observation() -> impl Strategy<Value = Observation> {
+    let tab = (text(), text(), any::<bool>()).prop_map(|(title, url, active)| Tab { title, url, active });
+    let marks = vec(mark(), 0..3);
+    let screenshot =
+        (blob(), format(), size()).prop_map(|(bytes, format, size)| Screenshot { bytes, format, size });
+    (screenshot, text(), text(), vec(tab, 0..3), float(), float(), option::of(text()), option::of(marks))
+        .prop_map(|(screenshot, url, title, tabs, scroll_y, page_height, axtree, marks)| Observation {
+            screenshot,
+            url,
+            title,
+            tabs,
+            scroll_y,
+            page_height,
+            axtree,
+            marks,
+        })
+}
+
+fn span() -> impl Strategy<Value = ImageSpan> {
+    let numbers = any::<(u32, u32, u32, u16, u16)>();
+    (numbers, any::<[u8; 32]>(), any::<[u8; 32]>()).prop_map(
+        |((step, token_start, token_len, tiles_x, tiles_y), blob_sha256, rgb_sha256)| ImageSpan {
+            step,
+            token_start,
+            token_len,
+            tiles_x,
+            tiles_y,
+            blob_sha256,
+            rgb_sha256,
+        },
+    )
+}
+
+fn ids() -> impl Strategy<Value = Vec<u32>> {
+    vec(any::<u32>(), 0..6)
+}
+
+fn floats() -> impl Strategy<Value = Option<Vec<Option<f32>>>> {
+    option::of(vec(option::of(float()), 0..6))
+}
+
+fn tokens() -> impl Strategy<Value = TokenTrace> {
+    let said = (ids(), vec(span(), 0..3), ids(), vec(any::<bool>(), 0..6), vec(any::<bool>(), 0..6));
+    let kept = (option::of(ids()), any::<u32>(), any::<[u8; 16]>(), any::<[u8; 16]>());
+    let cut = (option::of(vec(option::of(any::<u32>()), 0..6)), ids(), ids());
+    let finish = select(FinishReason::ALL);
+    (said, kept, cut, finish, floats(), floats(), floats(), vec(any::<i32>(), 0..6)).prop_map(
+        |(said, kept, cut, finish_reason, logprobs, sampled_logprobs, entropy, policy_versions)| {
+            let (prompt_token_ids, image_spans, response_token_ids, response_mask, forced) = said;
+            let (commit_token_ids, prefix_len, prefix_hash, prompt_hash) = kept;
+            let (kept_count, kept_token_ids, kept_offsets) = cut;
+            TokenTrace {
+                prompt_token_ids,
+                image_spans,
+                response_token_ids,
+                response_mask,
+                forced,
+                commit_token_ids,
+                prefix_len,
+                prefix_hash,
+                prompt_hash,
+                finish_reason,
+                logprobs,
+                sampled_logprobs,
+                kept_count,
+                kept_token_ids,
+                kept_offsets,
+                entropy,
+                policy_versions,
+            }
+        },
+    )
+}
+
+fn engine() -> impl Strategy<Value = Engine> {
+    let place = (text(), option::of(any::<u32>()), option::of(select(StateOrigin::ALL)), float());
+    (place, any::<[u32; 3]>(), micros(), micros(), micros()).prop_map(
+        |(
+            (worker, slot, state_origin, batch_size_mean),
+            counts,
+            queue_micros,
+            service_micros,
+            gpu_micros,
+        )| {
+            let [prefill_tokens, reused_tokens, decode_steps] = counts;
+            Engine {
+                worker,
+                slot,
+                state_origin,
+                batch_size_mean,
+                prefill_tokens,
+                reused_tokens,
+                decode_steps,
+                queue_micros,
+                service_micros,
+                gpu_micros,
+            }
+        },
+    )
+}
+
+fn step() -> impl Strategy<Value = StepRecord> {
+    let version = || option::of(any::<i32>().prop_map(PolicyVersion));
+    let trace = (select(PolicyKind::ALL), version(), version(), option::of(tokens()), engine()).prop_map(
+        |(policy_kind, policy_version, state_version_min, tokens, engine)| Trace {
+            policy_kind,
+            policy_version,
+            state_version_min,
+            tokens,
+            engine,
+        },
+    );
+    (any::<u32>(), observation(), reply(), outcome(), trace, timing(), any::<i64>()).prop_map(
+        |(step, observation, reply, outcome, trace, timing, observed_at_micros)| StepRecord {
+            step,
+            observation,
+            reply,
+            outcome,
+            trace,
+            timing,
+            observed_at_micros,
+        },
+    )
+}
+
+fn ancestry() -> impl Strategy<Value = Ancestry> {
+    (id(), id(), any::<u32>(), 0..=i16::MAX as u32, id()).prop_map(
+        |(run_id, group_id, sample_index, attempt, trajectory_id)| Ancestry {
+            run_id,
+            group_id,
+            sample_index,
+            attempt,
+            trajectory_id,
+        },
+    )
+}
+
+fn split() -> impl Strategy<Value = Split> {
+    select(&Split::ALL[..])
+}
+
+fn task() -> impl Strategy<Value = Task> {
+    let names = (text(), text(), split(), option::of(text()), text());
+    let limits = (any::<u64>(), any::<u32>(), micros(), size());
+    let spec = (format(), option::of(size()), any::<bool>())
+        .prop_map(|(format, clip, square)| ObservationSpec { format, clip, square });
+    let hooks = (option::of(text()), option::of(text()), option::of(text()))
+        .prop_map(|(start, probe, solve)| PageHooks { start, probe, solve });
+    let clock = option::of(any::<u32>())
+        .prop_map(|step| step.map_or(Clock::Real, |step_millis| Clock::Virtual { step_millis }));
+    (names, limits, spec, vec(text(), 0..3), hooks, clock).prop_map(
+        |(names, limits, observation, allow_hosts, hooks, clock)| {
+            let (task_id, suite, split, goal, start_url) = names;
+            let (seed, max_steps, time_limit_millis, viewport) = limits;
+            Task {
+                task_id,
+                suite,
+                split,
+                goal,
+                start_url,
+                seed,
+                max_steps,
+                time_limit_millis,
+                viewport,
+                observation,
+                allow_hosts,
+                hooks,
+                clock,
+            }
+        },
+    )
+}
+
+fn score() -> impl Strategy<Value = Score> {
+    let verdict = (option::of(float()), option::of(any::<bool>()), components());
+    (verdict, text(), any::<u32>(), text(), any::<[u8; 32]>()).prop_map(
+        |((reward, success, components), scorer, version, rationale, evidence_sha256)| Score {
+            reward,
+            success,
+            components,
+            scorer,
+            version,
+            rationale,
+            evidence_sha256,
+        },
+    )
+}
+
+fn ending() -> impl Strategy<Value = Ending> {
+    let part = || option::of(text());
+    let evidence = (option::of(blob()), part(), part(), part(), part()).prop_map(
+        |(screenshot, url, title, answer, probe_json)| Evidence {
+            screenshot,
+            url,
+            title,
+            answer,
+            probe_json,
+        },
+    );
+    let environment = (text(), text(), any::<bool>(), text(), text(), option::of(size())).prop_map(
+        |(worker, browser, sandbox, locale, timezone, viewport)| EnvironmentFingerprint {
+            worker,
+            browser,
+            sandbox,
+            locale,
+            timezone,
+            viewport,
+        },
+    );
+    let end = select(&End::ALL[..]);
+    let last = option::of(outcome());
+    (end, text(), option::of(evidence), text(), any::<u32>(), last, timing(), environment).prop_map(
+        |(end, reason, evidence, goal, steps, last_outcome, timing, environment)| Ending {
+            end,
+            reason,
+            evidence,
+            goal,
+            steps,
+            last_outcome,
+            timing,
+            environment,
+        },
+    )
+}
+
+fn session() -> impl Strategy<Value = SessionSpec> {
+    let context = prop_oneof![
+        Just(ContextPolicy::Append),
+        Just(ContextPolicy::LastImage),
+        any::<u32>().prop_map(ContextPolicy::Window),
+        Just(ContextPolicy::Fresh),
+    ];
+    let sampling = (float(), float(), any::<u32>(), float(), any::<u32>(), any::<u64>()).prop_map(
+        |(temperature, top_p, top_k, min_p, max_tokens, seed)| Sampling {
+            temperature,
+            top_p,
+            top_k,
+            min_p,
+            max_tokens,
+            seed,
+        },
+    );
+    (text(), subsequence(&ExtraAction::ALL[..], 0..=4), sampling, context, text()).prop_map(
+        |(name, extra, sampling, context, instructions)| SessionSpec {
+            grammar: Grammar { name, extra },
+            sampling,
+            context,
+            instructions,
+        },
+    )
+}
+
+fn hashes() -> impl Strategy<Value = Hashes> {
+    proptest::array::uniform5(option::of(text())).prop_map(
+        |[weights, tokenizer, template, grammar, processor]| Hashes {
+            weights,
+            tokenizer,
+            template,
+            grammar,
+            processor,
+        },
+    )
+}
+
+fn trajectory() -> impl Strategy<Value = TrajectoryRecord> {
+    let names = (ancestry(), task(), text(), select(PolicyKind::ALL));
+    let status = select(vec![Status::Scored, Status::Failed]);
+    let end =
+        (status, ending(), option::of(score()), option::of(any::<(i32, i32)>()), option::of(any::<i32>()));
+    let made_of = (hashes(), session(), any::<u32>(), any::<u64>());
+    let sums = (micros(), micros(), micros(), micros(), micros(), any::<u32>());
+    (names, end, made_of, sums, option::of(-1e9..1e9f64), any::<i64>(), any::<i64>()).prop_map(
+        |(names, end, made_of, sums, cost_usd, started_at_micros, ended_at_micros)| {
+            let (ancestry, task, task_json, policy_kind) = names;
+            let (status, ending, score, policy_versions, staleness) = end;
+            let (hashes, session, group_size, token) = made_of;
+            let (queue_micros, score_micros, gpu_micros, prompt_tokens, response_tokens, invalid_actions) =
+                sums;
+            TrajectoryRecord {
+                ancestry,
+                task,
+                task_json,
+                policy_kind,
+                status,
+                ending,
+                score,
+                policy_versions,
+                staleness,
+                hashes,
+                session,
+                group_size,
+                token,
+                queue_micros,
+                score_micros,
+                gpu_micros,
+                prompt_tokens,
+                response_tokens,
+                invalid_actions,
+                cost_usd,
+                started_at_micros,
+                ended_at_micros,
+            }
+        },
+    )
+}
+
+fn group() -> impl Strategy<Value = GroupRecord> {
+    let names = (id(), id(), text(), text(), split());
+    let counts = (any::<u64>(), any::<u32>(), any::<u32>(), btree_map(text(), any::<u32>(), 0..3));
+    let rewards = option::of(vec(-10.0..10.0f32, 1..5));
+    (names, counts, rewards, option::of(any::<(i32, i32)>()), any::<i64>()).prop_map(
+        |(names, counts, rewards, policy_versions, closed_at_micros)| {
+            let (run_id, group_id, task_id, suite, split) = names;
+            let (seed, planned, valid, failed): (_, _, _, BTreeMap<_, _>) = counts;
+            let rewards = rewards.and_then(|rewards| GroupStatistics::of(&rewards));
+            GroupRecord {
+                run_id,
+                group_id,
+                task_id,
+                suite,
+                split,
+                seed,
+                planned,
+                valid,
+                failed,
+                rewards,
+                policy_versions,
+                closed_at_micros,
+            }
+        },
+    )
+}
+
+fn rescore() -> impl Strategy<Value = Rescore> {
+    (ancestry(), text(), text(), split(), score(), any::<i64>()).prop_map(
+        |(ancestry, task_id, suite, split, score, scored_at_micros)| Rescore {
+            ancestry,
+            task_id,
+            suite,
+            split,
+            score,
+            scored_at_micros,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_written_is_read(
+        trajectories in vec((trajectory(), vec(step(), 0..4)), 1..6),
+        groups in vec(group(), 0..4),
+        rescores in vec(rescore(), 0..3),
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let files = write(dir.path(), "s", &trajectories, &groups, &rescores);
+        publish(dir.path(), "s", files);
+        let set = DataSet::open(dir.path()).unwrap();
+
+        let records: Vec<_> = set.trajectories().collect::<Result<_, _>>().unwrap();
+        let wanted: Vec<_> = trajectories.iter().map(|(record, _)| record.clone()).collect();
+        prop_assert_eq!(records, wanted);
+
+        for status in [Status::Scored, Status::Failed] {
+            let read = if status == Status::Scored { set.steps() } else { set.failed_steps() };
+            let read: Vec<_> = read.collect::<Result<_, _>>().unwrap();
+            let of_status = trajectories.iter().filter(|(record, _)| record.status == status);
+            let wanted: Vec<_> = of_status.flat_map(|(record, steps)| steps.iter().map(move |step| (record, step))).collect();
+            prop_assert_eq!(read.len(), wanted.len());
+            for (read, (record, step)) in read.iter().zip(wanted) {
+                prop_assert_eq!(&read.record, step);
+                prop_assert_eq!(&read.ancestry, &record.ancestry);
+                prop_assert_eq!(&read.sampling, &record.session.sampling);
+                prop_assert_eq!((&read.task_id, &read.suite, read.split), (&record.task.task_id, &record.task.suite, record.task.split));
+            }
+        }
+
+        let read: Vec<_> = set.groups().collect::<Result<_, _>>().unwrap();
+        prop_assert_eq!(read, groups);
+        let read: Vec<_> = set.rescores().collect::<Result<_, _>>().unwrap();
+        prop_assert_eq!(read, rescores);
+    }
+}

@@ -1,0 +1,411 @@
+//! The job's `[tasks]` section: which suites, which of their tasks, drawn how often.
+
+use std::path::{Path, PathBuf};
+
+use furrow_rollout::Split;
+use serde::{Deserialize, Serialize};
+
+use crate::fields::short;
+
+/// Hosts and globs are compared with every task; nobody writes more than this by hand.
+const PATTERNS_MAX: usize = 10_000;
+
+/// `[tasks]` as written.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TasksFile {
+    /// Trajectories of one task under one draw.
+    pub group_size: u32,
+    /// Groups in the whole job; absent: one for each task, times its source's `repeat`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub groups: Option<u64>,
+    /// `sequential` (in order, again from the start), `uniform` (each task alike) or `weighted` (each source by its
+    /// `weight`).
+    pub sampler: String,
+    /// From it descend the choice of tasks and the seeds of their pages.
+    pub seed: u64,
+    /// Where tasks come from.
+    pub source: Vec<SourceFile>,
+}
+
+/// `[[tasks.source]]` as written.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SourceFile {
+    /// `starter`, `miniwob`, `webvoyager` or a word of your own. A folder of pages is served as `<suite>.test`.
+    pub suite: String,
+    /// A task file (JSON Lines), or a folder with `tasks.jsonl` and its pages in it.
+    pub path: PathBuf,
+    /// MiniWoB++: its wheel, or a folder it was unpacked to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pages: Option<PathBuf>,
+    /// WebVoyager: the file of reference answers, kept with each task for a judge.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answers: Option<PathBuf>,
+    /// Ids to take, `*` and `?` allowed; empty takes all.
+    pub include: Vec<String>,
+    /// Ids to leave out.
+    pub exclude: Vec<String>,
+    /// `train`, `validation`, `test` or `eval` for all of its tasks, whatever their lines say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub split: Option<String>,
+    /// Truncates after this many steps, whatever the tasks' lines say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_steps: Option<u32>,
+    /// More hosts the browser may reach for these tasks, `host` or `*.host`.
+    pub allow_hosts: Vec<String>,
+    /// Share of this source among all under the `weighted` sampler.
+    pub weight: f64,
+    /// Times each task is planned, each time with a new draw.
+    pub repeat: u32,
+    /// Go on without this source when its files are not there, and say so.
+    pub optional: bool,
+}
+
+/// `[tasks]`, checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TasksConfig {
+    /// Trajectories of one task under one draw.
+    pub group_size: u32,
+    /// Groups in the whole job; `None`: one pass over the plan.
+    pub groups: Option<u64>,
+    /// How a group's task is chosen.
+    pub sampler: SamplerKind,
+    /// Seed of every choice.
+    pub seed: u64,
+    /// Where tasks come from; never empty.
+    pub sources: Vec<SourceConfig>,
+}
+
+/// How a group's task is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SamplerKind {
+    /// In order, and again from the start.
+    Sequential,
+    /// Each planned task alike, independently.
+    Uniform,
+    /// Each source by its weight, its tasks alike.
+    Weighted,
+}
+
+/// `[[tasks.source]]`, checked. Its files are not: [`crate::load`] opens them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SourceConfig {
+    /// Place in the job file, such as `tasks.source[0]`, for errors.
+    pub key: String,
+    /// Suite.
+    pub suite: String,
+    /// Task file or folder.
+    pub path: PathBuf,
+    /// MiniWoB++ pages.
+    pub pages: Option<PathBuf>,
+    /// WebVoyager reference answers.
+    pub answers: Option<PathBuf>,
+    /// Patterns of the ids to take, empty for all.
+    pub include: Vec<String>,
+    /// Patterns of the ids to leave out.
+    pub exclude: Vec<String>,
+    /// Split of all its tasks.
+    pub split: Option<Split>,
+    /// Step limit of all its tasks.
+    pub max_steps: Option<u32>,
+    /// Hosts all its tasks may reach beside their own.
+    pub allow_hosts: Vec<String>,
+    /// Share under the weighted sampler, above 0.
+    pub weight: f64,
+    /// Times each task is planned.
+    pub repeat: u32,
+    /// Whether its absence is no error.
+    pub optional: bool,
+}
+
+impl TasksFile {
+    /// The door: paths are taken relative to `base`, the job file's folder.
+    pub fn check(self, base: &Path) -> Result<TasksConfig, Vec<String>> {
+        let mut problems = Vec::new();
+        in_range(&mut problems, "tasks.group_size", u64::from(self.group_size), 1, 1024);
+        if let Some(groups) = self.groups {
+            in_range(&mut problems, "tasks.groups", groups, 1, 100_000_000);
+        }
+        let sampler = SamplerKind::parse(&self.sampler);
+        if sampler.is_none() {
+            let given = short(&self.sampler);
+            problems
+                .push(format!("tasks.sampler: {given:?} is not known; use sequential, uniform or weighted"));
+        }
+        if self.source.is_empty() || self.source.len() > 64 {
+            let count = self.source.len();
+            problems.push(format!("tasks.source: {count} sources; add 1 to 64 sections [[tasks.source]]"));
+        }
+        let sources: Vec<_> = self
+            .source
+            .into_iter()
+            .enumerate()
+            .map(|(index, source)| source.check(format!("tasks.source[{index}]"), base, &mut problems))
+            .collect();
+        match sampler {
+            Some(sampler) if problems.is_empty() => Ok(TasksConfig {
+                group_size: self.group_size,
+                groups: self.groups,
+                sampler,
+                seed: self.seed,
+                sources,
+            }),
+            _ => Err(problems),
+        }
+    }
+
+    /// The same with every path absolute, so that the resolved job can be read from another folder.
+    pub fn resolved(mut self, base: &Path) -> Self {
+        for source in &mut self.source {
+            let SourceFile { path, pages, answers, .. } = source;
+            for path in [Some(path), pages.as_mut(), answers.as_mut()].into_iter().flatten() {
+                *path = base.join(&path);
+            }
+        }
+        self
+    }
+}
+
+impl SourceFile {
+    /// Checks all keys; what it returns is only good when it added no problem.
+    fn check(self, key: String, base: &Path, problems: &mut Vec<String>) -> SourceConfig {
+        self.check_names(&key, problems);
+        self.check_figures(&key, problems);
+        let split = self.split.as_deref().and_then(Split::parse);
+        if let (Some(given), None) = (&self.split, split) {
+            let given = short(given);
+            problems
+                .push(format!("{key}.split: {given:?} is not known; use train, validation, test or eval"));
+        }
+        SourceConfig {
+            suite: self.suite,
+            path: base.join(self.path),
+            pages: self.pages.map(|path| base.join(path)),
+            answers: self.answers.map(|path| base.join(path)),
+            include: self.include,
+            exclude: self.exclude,
+            split,
+            max_steps: self.max_steps,
+            allow_hosts: self.allow_hosts,
+            weight: self.weight,
+            repeat: self.repeat,
+            optional: self.optional,
+            key,
+        }
+    }
+
+    fn check_names(&self, key: &str, problems: &mut Vec<String>) {
+        if !is_suite_word(&self.suite) {
+            let given = short(&self.suite);
+            problems.push(format!(
+                "{key}.suite: {given:?} is no suite name; use 1 to 32 of a-z 0-9 -, with a letter first and no dash last"
+            ));
+        }
+        if self.path.as_os_str().is_empty() {
+            problems.push(format!("{key}.path: missing; name the task file or the suite's folder"));
+        }
+        if self.suite == "miniwob" && self.pages.is_none() {
+            problems.push(format!(
+                "{key}.pages: missing; name the wheel of `pip download --no-deps miniwob==1.1.0` or its unpacked folder"
+            ));
+        }
+        if self.suite != "miniwob" && self.pages.is_some() {
+            problems.push(format!(
+                "{key}.pages: only suite miniwob has pages apart; other suites keep them beside tasks.jsonl"
+            ));
+        }
+        for (name, patterns) in [("include", &self.include), ("exclude", &self.exclude)] {
+            in_range(
+                problems,
+                &format!("{key}.{name} entries"),
+                patterns.len() as u64,
+                0,
+                PATTERNS_MAX as u64,
+            );
+            for pattern in patterns.iter().filter(|pattern| pattern.is_empty() || pattern.len() > 256) {
+                let given = short(pattern);
+                problems.push(format!("{key}.{name}: {given:?} has {} bytes; use 1 to 256", pattern.len()));
+            }
+        }
+        for host in self.allow_hosts.iter().filter(|host| !is_host_pattern(host)) {
+            let given = short(host);
+            problems
+                .push(format!("{key}.allow_hosts: {given:?} is no host; use host or *.host in lower case"));
+        }
+    }
+
+    fn check_figures(&self, key: &str, problems: &mut Vec<String>) {
+        in_range(problems, &format!("{key}.repeat"), u64::from(self.repeat), 1, 1000);
+        if let Some(steps) = self.max_steps {
+            in_range(problems, &format!("{key}.max_steps"), u64::from(steps), 1, 10_000);
+        }
+        if !(self.weight > 0.0 && self.weight <= 1e6) {
+            problems.push(format!(
+                "{key}.weight: {} is out of range; use a number above 0, at most 1000000",
+                self.weight
+            ));
+        }
+    }
+}
+
+impl SamplerKind {
+    /// The word in job files.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            SamplerKind::Sequential => "sequential",
+            SamplerKind::Uniform => "uniform",
+            SamplerKind::Weighted => "weighted",
+        }
+    }
+
+    /// Reads the word back.
+    pub fn parse(word: &str) -> Option<Self> {
+        let all = [SamplerKind::Sequential, SamplerKind::Uniform, SamplerKind::Weighted];
+        all.into_iter().find(|kind| kind.as_str() == word)
+    }
+}
+
+impl Default for TasksFile {
+    /// Groups of four, as small as still tells an advantage.
+    fn default() -> Self {
+        Self { group_size: 4, groups: None, sampler: "uniform".to_owned(), seed: 0, source: Vec::new() }
+    }
+}
+
+impl Default for SourceFile {
+    fn default() -> Self {
+        Self {
+            suite: String::new(),
+            path: PathBuf::new(),
+            pages: None,
+            answers: None,
+            include: Vec::new(),
+            exclude: Vec::new(),
+            split: None,
+            max_steps: None,
+            allow_hosts: Vec::new(),
+            weight: 1.0,
+            repeat: 1,
+            optional: false,
+        }
+    }
+}
+
+/// `host` or `*.host`, in lower-case ASCII.
+pub(crate) fn is_host_pattern(pattern: &str) -> bool {
+    let host = pattern.strip_prefix("*.").unwrap_or(pattern);
+    let label = |label: &str| {
+        !label.is_empty()
+            && label.len() <= 63
+            && label.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_')
+    };
+    host.len() <= 253 && host.split('.').all(label)
+}
+
+/// A suite's name becomes a host name.
+fn is_suite_word(word: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    word.len() <= 32
+        && word.starts_with(|c: char| c.is_ascii_lowercase())
+        && !word.ends_with('-')
+        && word.chars().all(allowed)
+}
+
+fn in_range(problems: &mut Vec<String>, key: &str, value: u64, from: u64, to: u64) {
+    if !(from..=to).contains(&value) {
+        problems.push(format!("{key}: {value} is out of range; use {from} to {to}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source() -> SourceFile {
+        SourceFile { suite: "starter".to_owned(), path: "envs/starter".into(), ..SourceFile::default() }
+    }
+
+    fn checked(change: impl FnOnce(&mut TasksFile)) -> Result<TasksConfig, Vec<String>> {
+        let mut file = TasksFile { source: vec![source()], ..TasksFile::default() };
+        change(&mut file);
+        file.check(Path::new("/jobs"))
+    }
+
+    #[track_caller]
+    fn refused(change: impl FnOnce(&mut TasksFile), want: &str) {
+        let problems = checked(change).unwrap_err();
+        assert!(problems.iter().any(|problem| problem.starts_with(want)), "{want:?} not in {problems:?}");
+    }
+
+    #[test]
+    fn paths_are_relative_to_the_job_file() {
+        let config = checked(|file| file.source[0].answers = Some("/data/answers.json".into())).unwrap();
+        assert_eq!(config.sources[0].path, Path::new("/jobs/envs/starter"));
+        assert_eq!(config.sources[0].answers.as_deref(), Some(Path::new("/data/answers.json")));
+        let file = TasksFile { source: vec![source()], ..TasksFile::default() };
+        let resolved = file.clone().resolved(Path::new("/jobs"));
+        assert_eq!(resolved.check(Path::new("/elsewhere")), file.check(Path::new("/jobs")));
+    }
+
+    #[test]
+    fn every_wrong_key_is_named_with_its_remedy() {
+        refused(|file| file.group_size = 0, "tasks.group_size: 0 is out of range; use 1 to 1024");
+        refused(|file| file.groups = Some(0), "tasks.groups: 0 is out of range");
+        refused(
+            |file| file.sampler = "random".into(),
+            "tasks.sampler: \"random\" is not known; use sequential",
+        );
+        refused(|file| file.source.clear(), "tasks.source: 0 sources");
+        refused(|file| file.source[0].suite = "My Suite".into(), "tasks.source[0].suite: \"My Suite\"");
+        refused(|file| file.source[0].suite = "miniwob".into(), "tasks.source[0].pages: missing");
+        refused(|file| file.source[0].pages = Some("x".into()), "tasks.source[0].pages: only suite miniwob");
+        refused(|file| file.source[0].path = PathBuf::new(), "tasks.source[0].path: missing");
+        refused(|file| file.source[0].split = Some("dev".into()), "tasks.source[0].split: \"dev\"");
+        refused(|file| file.source[0].repeat = 0, "tasks.source[0].repeat: 0 is out of range");
+        refused(|file| file.source[0].max_steps = Some(0), "tasks.source[0].max_steps: 0");
+        refused(
+            |file| file.source[0].include.push(String::new()),
+            "tasks.source[0].include: \"\" has 0 bytes",
+        );
+        refused(|file| file.source[0].allow_hosts.push("*".into()), "tasks.source[0].allow_hosts: \"*\"");
+        refused(|file| file.source[0].allow_hosts.push("https://a.b".into()), "tasks.source[0].allow_hosts:");
+        for weight in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            refused(|file| file.source[0].weight = weight, "tasks.source[0].weight: ");
+        }
+    }
+
+    #[test]
+    fn all_problems_come_at_once() {
+        let problems = checked(|file| {
+            file.group_size = 0;
+            file.sampler = "x".into();
+            file.source.push(SourceFile::default());
+        })
+        .unwrap_err();
+        let keys: Vec<_> = problems.iter().filter_map(|problem| problem.split(": ").next()).collect();
+        assert_eq!(
+            keys,
+            ["tasks.group_size", "tasks.sampler", "tasks.source[1].suite", "tasks.source[1].path"]
+        );
+    }
+
+    #[test]
+    fn host_patterns_are_plain_names() {
+        let table = [
+            ("shop.test", true),
+            ("*.shop.test", true),
+            ("127.0.0.1", true),
+            ("", false),
+            ("*.", false),
+            ("a..b", false),
+            ("Shop.test", false),
+            ("a.b:80", false),
+            ("*.*.a", false),
+            ("a b", false),
+        ];
+        for (pattern, want) in table {
+            assert_eq!(is_host_pattern(pattern), want, "{pattern:?}");
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Reads one JSON object key by key, collecting every problem instead of stopping at the first.
+
+use std::ops::RangeInclusive;
+
+use furrow_rollout::Size;
+use serde_json::{Map, Value};
+
+/// Finite numbers only, none so large that sums of them overflow.
+const NUMBER_MAX: f64 = 1e15;
+
+/// A JSON object being read. A value that is absent or `null` is `None`; a wrong one is `None` and a problem.
+pub(crate) struct Fields<'a> {
+    map: &'a Map<String, Value>,
+    place: String,
+    problems: &'a mut Vec<String>,
+    asked: Vec<&'static str>,
+}
+
+impl<'a> Fields<'a> {
+    /// `place` is put before every key in a problem, such as `tasks.jsonl:3: ` or `score.of[0].`.
+    pub(crate) fn new(
+        map: &'a Map<String, Value>,
+        place: impl Into<String>,
+        problems: &'a mut Vec<String>,
+    ) -> Self {
+        Self { map, place: place.into(), problems, asked: Vec::new() }
+    }
+
+    /// Whether the key is there and not null.
+    pub(crate) fn has(&mut self, key: &'static str) -> bool {
+        self.value(key).is_some()
+    }
+
+    /// The value as it stands.
+    pub(crate) fn value(&mut self, key: &'static str) -> Option<&'a Value> {
+        if !self.asked.contains(&key) {
+            self.asked.push(key);
+        }
+        self.map.get(key).filter(|value| !value.is_null())
+    }
+
+    /// A text of 1 to `bytes_max` bytes without control characters other than tab and newline.
+    pub(crate) fn text(&mut self, key: &'static str, bytes_max: usize) -> Option<String> {
+        let value = self.value(key)?;
+        let Some(text) = value.as_str() else {
+            return self.refuse(key, value, "is no string", "put it in quotes");
+        };
+        match text_problem(text, bytes_max) {
+            None => Some(text.to_owned()),
+            Some((problem, remedy)) => self.refuse(key, value, &problem, &remedy),
+        }
+    }
+
+    /// As [`Fields::text`], but its absence is a problem.
+    pub(crate) fn required_text(&mut self, key: &'static str, bytes_max: usize) -> Option<String> {
+        if !self.has(key) {
+            self.problem(key, "is missing; it must be a string");
+            return None;
+        }
+        self.text(key, bytes_max)
+    }
+
+    /// A JSON pointer (RFC 6901).
+    pub(crate) fn pointer(&mut self, key: &'static str) -> Option<String> {
+        let pointer = self.text(key, 256)?;
+        if !pointer.starts_with('/') {
+            self.problem(key, format!("{pointer:?} is no JSON pointer; begin it with /, such as /correct"));
+            return None;
+        }
+        Some(pointer)
+    }
+
+    /// One text or a list of texts.
+    pub(crate) fn texts(
+        &mut self,
+        key: &'static str,
+        count_max: usize,
+        bytes_max: usize,
+    ) -> Option<Vec<String>> {
+        let value = self.value(key)?;
+        let items = match value {
+            Value::Array(items) => items.as_slice(),
+            one => std::slice::from_ref(one),
+        };
+        if items.is_empty() || items.len() > count_max {
+            let remedy = format!("use 1 to {count_max}");
+            return self.refuse(key, value, &format!("has {} entries", items.len()), &remedy);
+        }
+        let good = |text: &&str| text_problem(text, bytes_max).is_none();
+        let texts: Option<Vec<String>> =
+            items.iter().map(|item| item.as_str().filter(good).map(str::to_owned)).collect();
+        texts.or_else(|| {
+            let remedy = format!("use strings of 1 to {bytes_max} bytes without control characters");
+            self.refuse(key, value, "is no list of texts", &remedy)
+        })
+    }
+
+    /// A whole number within a range.
+    pub(crate) fn integer(&mut self, key: &'static str, range: RangeInclusive<u64>) -> Option<u64> {
+        let value = self.value(key)?;
+        let number = value.as_u64().filter(|number| range.contains(number));
+        number.or_else(|| {
+            let remedy = format!("use a whole number from {} to {}", range.start(), range.end());
+            self.refuse(key, value, "is out of range", &remedy)
+        })
+    }
+
+    /// A number within a range.
+    pub(crate) fn number(&mut self, key: &'static str, range: RangeInclusive<f64>) -> Option<f64> {
+        let value = self.value(key)?;
+        let number = value.as_f64().filter(|number| range.contains(number));
+        number.or_else(|| {
+            let remedy = format!("use a number from {} to {}", range.start(), range.end());
+            self.refuse(key, value, "is out of range", &remedy)
+        })
+    }
+
+    /// Any sane number.
+    pub(crate) fn any_number(&mut self, key: &'static str) -> Option<f64> {
+        self.number(key, -NUMBER_MAX..=NUMBER_MAX)
+    }
+
+    /// `[width, height]`, each from 16 to `side_max`.
+    pub(crate) fn size(&mut self, key: &'static str, side_max: u32) -> Option<Size> {
+        let value = self.value(key)?;
+        let side = |side: &Value| {
+            side.as_u64().and_then(|n| u32::try_from(n).ok()).filter(|n| (16..=side_max).contains(n))
+        };
+        let sides: Option<Vec<u32>> = value.as_array().and_then(|sides| sides.iter().map(side).collect());
+        match sides.as_deref() {
+            Some([width, height]) => Some(Size::new(*width, *height)),
+            _ => {
+                let remedy = format!("use [width, height], each from 16 to {side_max}");
+                self.refuse(key, value, "is no size", &remedy)
+            }
+        }
+    }
+
+    /// One of a closed list of words.
+    pub(crate) fn word<T: Copy>(&mut self, key: &'static str, words: &[(&str, T)]) -> Option<T> {
+        let value = self.value(key)?;
+        let found = words.iter().find(|(word, _)| value.as_str() == Some(word)).map(|(_, meant)| *meant);
+        found.or_else(|| {
+            let known: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+            self.refuse(key, value, "is not known here", &format!("use one of {}", known.join(", ")))
+        })
+    }
+
+    /// Adds a problem about a key.
+    pub(crate) fn problem(&mut self, key: &str, problem: impl AsRef<str>) {
+        self.problems.push(format!("{}{key}: {}", self.place, problem.as_ref()));
+    }
+
+    /// Says that a value is wrong; always `None`, so that it can end a reader.
+    pub(crate) fn refuse<T>(&mut self, key: &str, value: &Value, problem: &str, remedy: &str) -> Option<T> {
+        self.problem(key, format!("{} {problem}; {remedy}", shown(value)));
+        None
+    }
+
+    /// Where the object lies, for the readers of objects inside it.
+    pub(crate) fn inside(&mut self, key: &str) -> (String, &mut Vec<String>) {
+        (format!("{}{key}.", self.place), self.problems)
+    }
+
+    /// Refuses keys that nobody asked for: in a scorer a misspelt key would quietly change the reward.
+    pub(crate) fn no_others(self) {
+        for key in self.map.keys().filter(|key| !self.asked.contains(&key.as_str())) {
+            let known = self.asked.join(", ");
+            self.problems.push(format!("{}{}: unknown key; known here: {known}", self.place, short(key)));
+        }
+    }
+}
+
+/// A JSON value as it is quoted in an error.
+pub(crate) fn shown(value: &Value) -> String {
+    short(&value.to_string())
+}
+
+/// A text from outside as it is quoted in an error: short, and without control characters.
+pub(crate) fn short(text: &str) -> String {
+    let clean = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    let mut shown: String = text.chars().take(80).map(clean).collect();
+    if text.chars().nth(80).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+fn text_problem(text: &str, bytes_max: usize) -> Option<(String, String)> {
+    if text.is_empty() || text.len() > bytes_max {
+        return Some((format!("has {} bytes", text.len()), format!("use 1 to {bytes_max}")));
+    }
+    let control = text.chars().find(|c| c.is_control() && !matches!(c, '\n' | '\t'))?;
+    Some((format!("holds the control character U+{:04X}", u32::from(control)), "remove it".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads one key of `{"key": <value>}` and returns what was read and what was complained about.
+    fn read<T>(json: &str, reader: impl Fn(&mut Fields) -> Option<T>) -> Result<T, Vec<String>> {
+        let map = serde_json::from_str(json).unwrap();
+        let mut problems = Vec::new();
+        let got = reader(&mut Fields::new(&map, "row 3: ", &mut problems));
+        got.ok_or(problems)
+    }
+
+    #[test]
+    fn a_wrong_value_is_named_with_its_key_and_its_remedy() {
+        let whole = |fields: &mut Fields| fields.integer("key", 1..=9);
+        assert_eq!(read(r#"{"key": 9}"#, whole), Ok(9));
+        assert_eq!(read(r#"{"key": null}"#, whole), Err(vec![]));
+        for bad in ["0", "10", "-1", "1.5", "\"5\"", "[5]"] {
+            let want = format!("row 3: key: {bad} is out of range; use a whole number from 1 to 9");
+            assert_eq!(read(&format!(r#"{{"key": {bad}}}"#), whole), Err(vec![want]));
+        }
+    }
+
+    #[test]
+    fn texts_have_caps_and_no_control_characters() {
+        let text = |fields: &mut Fields| fields.text("key", 5);
+        assert_eq!(read(r#"{"key": "a\nb"}"#, text), Ok("a\nb".to_owned()));
+        let problem = |json| read(json, text).unwrap_err().remove(0);
+        assert_eq!(problem(r#"{"key": "abcdef"}"#), "row 3: key: \"abcdef\" has 6 bytes; use 1 to 5");
+        assert_eq!(problem(r#"{"key": ""}"#), "row 3: key: \"\" has 0 bytes; use 1 to 5");
+        assert_eq!(problem(r#"{"key": 7}"#), "row 3: key: 7 is no string; put it in quotes");
+        assert!(problem(r#"{"key": "a\u0000"}"#).ends_with("holds the control character U+0000; remove it"));
+        let missing = read("{}", |fields| fields.required_text("key", 5)).unwrap_err();
+        assert_eq!(missing, ["row 3: key: is missing; it must be a string"]);
+    }
+
+    #[test]
+    fn sizes_are_two_sane_sides() {
+        let size = |fields: &mut Fields| fields.size("key", 4096);
+        assert_eq!(read(r#"{"key": [320, 240]}"#, size), Ok(Size::new(320, 240)));
+        for bad in
+            ["[320]", "[320,240,1]", "[0,240]", "[5000,240]", "[320,-1]", "\"320x240\"", "[4294967616,240]"]
+        {
+            assert!(read(&format!(r#"{{"key": {bad}}}"#), size).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn keys_nobody_asked_for_are_refused() {
+        let map = serde_json::from_str(r#"{"value": 1, "tolerence": 2}"#).unwrap();
+        let mut problems = Vec::new();
+        let mut fields = Fields::new(&map, "score.", &mut problems);
+        fields.any_number("value");
+        fields.any_number("tolerance");
+        fields.no_others();
+        assert_eq!(problems, ["score.tolerence: unknown key; known here: value, tolerance"]);
+    }
+}

@@ -1,0 +1,27 @@
+//! Loads suites, makes tasks, scores finished trajectories.
+//!
+//! Three rooms. [`load`] turns the job's `[tasks]` section into a [`TaskSet`]: tasks an environment can act, each with the
+//! [`Scorer`] that will judge it. A [`Sampler`] says which task the n-th group draws. [`Scorer::score`] turns the evidence
+//! of a finished trajectory into a [`furrow_rollout::Score`], or says why it comes to no verdict; nothing else in the farm
+//! may call anything a reward.
+//!
+//! Task files, job sections and evidence are strangers: each has its door here, with size caps and errors that name key,
+//! value and remedy.
+
+mod config;
+mod fields;
+mod glob;
+mod jsonl;
+mod miniwob;
+mod sampler;
+mod score;
+mod sites;
+mod starter;
+mod suite;
+mod webvoyager;
+
+pub use config::{SamplerKind, SourceConfig, SourceFile, TasksConfig, TasksFile};
+pub use sampler::{Draw, Sampler};
+pub use score::{Facts, ScoreError, Scorer};
+pub use sites::{SiteRoot, SiteSpec, WHEEL_SHA256};
+pub use suite::{TaskSet, TaskSpec, load};

@@ -1,0 +1,193 @@
+//! MiniWoB++: a folder with our list of pages and their demonstrations, and the pages themselves from the pinned wheel.
+//!
+//! `tasks.jsonl` names the pages (`task_id`, `file`, `page_time_limit_ms`), `solve/<task_id>.js` holds a demonstration where
+//! there is one. The pages draw a score panel to the right of x = 160; the picture is clipped to the task's 160 x 210 and
+//! padded to a square. Pages live in virtual time: each action is granted [`STEP_MILLIS`] and time stands still while the
+//! policy thinks, so neither the reward nor the page's own time limit depends on the farm's speed.
+
+use std::path::{Component, Path};
+
+use furrow_rollout::{Clock, ImageFormat, ObservationSpec, PageHooks, Size, Split};
+use serde_json::{Value, json};
+use url::Url;
+
+use crate::fields::Fields;
+use crate::jsonl::{self, Common, Row};
+use crate::sites::miniwob_root;
+use crate::starter::read_script;
+use crate::suite::{Defaults, Loaded, TaskSpec};
+use crate::{Scorer, SiteSpec, SourceConfig};
+
+/// Host under which the pages are served.
+const HOST: &str = "miniwob.test";
+const SITE: &str = "http://miniwob.test/";
+
+const START: &str = include_str!("hooks/miniwob_start.js");
+const PROBE: &str = include_str!("hooks/miniwob_probe.js");
+
+/// The limit of a page that names none.
+const PAGE_LIMIT_MILLIS: u64 = 10_000;
+
+/// Page time granted to each action. The slowest reaction in the listed pages is an accordion: 0.4 s; menus open after 0.3 s.
+const STEP_MILLIS: u32 = 1000;
+
+/// Real time that the start script and the first picture may take before page time stands still.
+const START_MILLIS: u64 = 15_000;
+
+/// The pages were made for a window of 500 x 320: in a smaller one dialogs and scroll bars move what they show.
+const DEFAULTS: Defaults = Defaults {
+    split: Split::Train,
+    max_steps: 20,
+    time_limit_millis: 300_000,
+    viewport: Size::new(500, 320),
+    observation: ObservationSpec { format: ImageFormat::Png, clip: Some(Size::new(160, 210)), square: true },
+    clock: Clock::Virtual { step_millis: STEP_MILLIS },
+};
+
+/// One line of the list, checked.
+struct Page {
+    common: Common,
+    file: String,
+    limit_millis: u64,
+}
+
+/// Loads the listed pages; the wheel is opened and compared with its pinned hash.
+pub(crate) fn load(source: &SourceConfig, problems: &mut Vec<String>) -> Loaded {
+    let file = source.path.join("tasks.jsonl");
+    let place = file.display().to_string();
+    let rows = jsonl::read(&file, problems);
+    let pages: Vec<_> = rows.iter().filter_map(|row| read_page(row, source, &place, problems)).collect();
+    let files: Vec<&str> = pages.iter().map(|(_, page)| page.file.as_str()).collect();
+    let site = source.pages.as_deref().and_then(|path| match miniwob_root(path, &files) {
+        Ok(root) => Some(SiteSpec { host: HOST.to_owned(), root }),
+        Err(problem) => {
+            problems.push(format!("{}.pages: {problem}", source.key));
+            None
+        }
+    });
+    let lines = pages.iter().map(|(row, _)| row.line).collect();
+    let specs =
+        pages.into_iter().filter_map(|(row, page)| make_task(row, page, source, &place, problems)).collect();
+    Loaded { specs, site, lines, place }
+}
+
+fn read_page<'a>(
+    row: &'a Row,
+    source: &SourceConfig,
+    place: &str,
+    problems: &mut Vec<String>,
+) -> Option<(&'a Row, Page)> {
+    let before = problems.len();
+    let mut fields = row.reader(place, problems);
+    let file = read_file(&mut fields);
+    let start_url = file.as_deref().and_then(|file| Url::parse(SITE).ok()?.join(file).ok());
+    let limit_millis = fields.integer("page_time_limit_ms", 1000..=3_600_000);
+    let common = Common::read_at(&mut fields, &source.suite, start_url);
+    if problems.len() > before {
+        return None;
+    }
+    Some((
+        row,
+        Page { common: common?, file: file?, limit_millis: limit_millis.unwrap_or(PAGE_LIMIT_MILLIS) },
+    ))
+}
+
+/// The page's place under the served root: plain names only, so that it can leave neither a folder nor an archive.
+fn read_file(fields: &mut Fields) -> Option<String> {
+    let file = fields.required_text("file", 256)?;
+    let plain = Path::new(&file).components().all(|part| matches!(part, Component::Normal(_)));
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/');
+    if !plain || !file.chars().all(allowed) || !file.ends_with(".html") {
+        return fields.refuse(
+            "file",
+            &Value::String(file),
+            "is no page",
+            "use a path such as miniwob/click-test.html",
+        );
+    }
+    Some(file)
+}
+
+fn make_task(
+    row: &Row,
+    page: Page,
+    source: &SourceConfig,
+    place: &str,
+    problems: &mut Vec<String>,
+) -> Option<TaskSpec> {
+    let id = &page.common.task_id;
+    let solve = match solve_of(&source.path, id) {
+        Ok(solve) => solve,
+        Err(problem) => {
+            problems.push(format!("{place}:{}: {problem}", row.line));
+            return None;
+        }
+    };
+    let score = json!({ "kind": "miniwob" });
+    let scorer = Scorer::from_value(&score).ok()?;
+    let mut record = row.fields.clone();
+    record.insert("score".to_owned(), score);
+    let json = Value::Object(record).to_string();
+    let mut spec = TaskSpec::assembled(page.common, scorer, PageHooks::default(), json, source, &DEFAULTS);
+    spec.task.hooks = PageHooks {
+        start: Some(start_script(page.limit_millis, spec.task.max_steps)),
+        probe: Some(PROBE.to_owned()),
+        solve,
+    };
+    Some(spec)
+}
+
+fn solve_of(folder: &Path, task_id: &str) -> Result<Option<String>, String> {
+    let plain = task_id.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
+    if plain { read_script(&folder.join("solve").join(format!("{task_id}.js"))) } else { Ok(None) }
+}
+
+/// The start script with the page's time limit in it. The limit counts page time, and it is raised where all granted steps
+/// would not fit into it: the step limit then ends the trajectory, and a truncated one is not the page's failure.
+fn start_script(limit_millis: u64, max_steps: u32) -> String {
+    let steps_millis = u64::from(max_steps) * u64::from(STEP_MILLIS) + START_MILLIS;
+    START.replace("{limit_millis}", &limit_millis.max(steps_millis).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pages_limit_is_raised_until_all_steps_fit() {
+        let limit = |limit, steps| {
+            let script = start_script(limit, steps);
+            let line = script.lines().find(|line| line.contains("EPISODE_MAX_TIME")).unwrap().to_owned();
+            line.trim().to_owned()
+        };
+        assert_eq!(limit(10_000, 20), "core.EPISODE_MAX_TIME = 35000;");
+        assert_eq!(limit(60_000, 20), "core.EPISODE_MAX_TIME = 60000;");
+    }
+
+    #[test]
+    fn the_start_script_takes_the_seed_and_nothing_else() {
+        let hooks = PageHooks { start: Some(start_script(10_000, 20)), ..PageHooks::default() };
+        let script = hooks.start_with(7).unwrap();
+        assert!(script.contains("Math.seedrandom('7')"));
+        assert!(!script.contains("{seed}") && !script.contains("{limit_millis}"));
+    }
+
+    #[test]
+    fn a_page_is_a_plain_path() {
+        let table = [
+            ("miniwob/click-test.html", true),
+            ("../click-test.html", false),
+            ("/etc/x.html", false),
+            ("miniwob/../../x.html", false),
+            ("miniwob\\x.html", false),
+            ("miniwob/x.js", false),
+            ("miniwob/x.html?y", false),
+        ];
+        for (file, want) in table {
+            let map = serde_json::from_value(json!({ "file": file })).unwrap();
+            let mut problems = Vec::new();
+            let got = read_file(&mut Fields::new(&map, "", &mut problems));
+            assert_eq!(got.is_some(), want, "{file}");
+        }
+    }
+}

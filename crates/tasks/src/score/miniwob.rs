@@ -1,0 +1,75 @@
+//! MiniWoB++'s own reward, as our probe script reports it.
+//!
+//! The raw reward (-1 to 1) is the reward; the one scaled by the page's clock is kept beside it as a component. Solved means
+//! done with a raw reward of exactly 1.0 (Farama's binary reward). A page that is not done has given no reward: its raw
+//! reward is 0 while the task runs, and a truncated trajectory is recorded as that 0 and as not solved.
+
+use furrow_rollout::Component;
+use serde_json::Value;
+
+use super::probe::ProbeReport;
+use super::{Case, ScoreError, Verdict};
+use crate::fields::short;
+
+const NAME: &str = "miniwob";
+
+pub(super) fn judge(case: &Case) -> Result<Verdict, ScoreError> {
+    let report = case.probe(NAME)?;
+    if report.is_away() {
+        let rationale = "the final page no longer holds the task: it was loaded again or left".to_owned();
+        return Ok(verdict(0.0, 0.0, false, rationale));
+    }
+    if flag(&report, "changed")? {
+        return Err(unusable("the page began another task than the one that was started".to_owned()));
+    }
+    let done = flag(&report, "done")?;
+    let raw = figure(&report, "raw_reward")?;
+    let scaled = figure(&report, "reward")?;
+    if !done {
+        if raw != 0.0 {
+            return Err(unusable(format!("it is not done and yet its raw reward is {raw}")));
+        }
+        return Ok(verdict(raw, scaled, false, truncated(case)));
+    }
+    Ok(verdict(raw, scaled, raw == 1.0, finished(raw, &report)))
+}
+
+fn verdict(raw: f32, scaled: f32, success: bool, rationale: String) -> Verdict {
+    let component = |name: &str, value| Component { name: name.to_owned(), value };
+    let components = vec![component("raw", raw), component("time_scaled", scaled)];
+    Verdict { reward: raw, success, components, rationale }
+}
+
+fn truncated(case: &Case) -> String {
+    let facts = case.facts;
+    format!(
+        "the page was not done after {} of {} steps ({})",
+        facts.steps,
+        facts.max_steps,
+        facts.end.as_str()
+    )
+}
+
+/// The page's own reason is its text: it goes last.
+fn finished(raw: f32, report: &ProbeReport) -> String {
+    let reason = report.fields().and_then(|fields| fields.get("reason")).and_then(Value::as_str);
+    match reason {
+        Some(reason) => format!("the page ended with raw reward {raw}: {}", short(reason)),
+        None => format!("the page ended with raw reward {raw}"),
+    }
+}
+
+fn flag(report: &ProbeReport, key: &str) -> Result<bool, ScoreError> {
+    let value = report.fields().and_then(|fields| fields.get(key)).and_then(Value::as_bool);
+    value.ok_or_else(|| unusable(format!("its {key:?} is not true or false")))
+}
+
+fn figure(report: &ProbeReport, key: &str) -> Result<f32, ScoreError> {
+    let value = report.fields().and_then(|fields| fields.get(key)).and_then(Value::as_f64);
+    let value = value.filter(|value| (-1.0..=1.0).contains(value));
+    value.map(|value| value as f32).ok_or_else(|| unusable(format!("its {key:?} is no number from -1 to 1")))
+}
+
+fn unusable(problem: String) -> ScoreError {
+    ScoreError::Unusable { scorer: NAME, part: "the page probe", problem }
+}

@@ -1,0 +1,144 @@
+//! What the page itself reports: the suite's probe, read at the end.
+
+use furrow_rollout::{Component, End};
+use serde_json::{Map, Value};
+
+use super::{Case, ScoreError, Verdict};
+use crate::fields::{Fields, shown};
+
+/// A probe is a handful of facts. Parsed, a list `[0,0,…]` takes 32 bytes for each 2 of its text: 1 MiB at most, and as
+/// much again while it grows.
+const PROBE_BYTES_MAX: usize = 64 << 10;
+
+const NAME: &str = "probe";
+
+/// Rewards with the value at a pointer, or 1 if it equals what is expected.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct ProbeRule {
+    pointer: String,
+    equals: Option<Value>,
+}
+
+/// What a suite's probe returned: a JSON object, not trusted.
+pub(super) struct ProbeReport {
+    object: Value,
+}
+
+impl ProbeRule {
+    /// Keys: `pointer` (RFC 6901, `/correct` if absent), `equals` (any JSON value).
+    pub(super) fn read(fields: &mut Fields) -> Option<Self> {
+        let pointer = if fields.has("pointer") { fields.pointer("pointer")? } else { "/correct".to_owned() };
+        Some(Self { pointer, equals: fields.value("equals").cloned() })
+    }
+
+    pub(super) fn judge(&self, case: &Case) -> Result<Verdict, ScoreError> {
+        let report = case.probe(NAME)?;
+        if report.is_away() {
+            return Ok(Verdict::binary(false, "the final page is none of the task's".to_owned()));
+        }
+        let pointer = &self.pointer;
+        let found = report.at(pointer);
+        let found = found.ok_or_else(|| unusable(format!("it has nothing at {pointer}")))?;
+        match &self.equals {
+            Some(wanted) => {
+                let equal = same(found, wanted);
+                let word = if equal { "equals" } else { "differs from" };
+                Ok(Verdict::binary(
+                    equal,
+                    format!("{pointer} {word} the expected {}: {}", shown(wanted), shown(found)),
+                ))
+            }
+            None => self.rewarded(found),
+        }
+    }
+
+    fn rewarded(&self, found: &Value) -> Result<Verdict, ScoreError> {
+        let pointer = &self.pointer;
+        let reward = match found {
+            Value::Bool(right) => f64::from(u8::from(*right)),
+            Value::Number(number) => number.as_f64().unwrap_or(f64::NAN),
+            _ => {
+                return Err(unusable(format!(
+                    "{pointer} is neither true, false nor a number: {}",
+                    shown(found)
+                )));
+            }
+        };
+        if !(-1.0..=1.0).contains(&reward) {
+            return Err(unusable(format!("{pointer} is outside -1 to 1: {}", shown(found))));
+        }
+        let rationale = format!("{pointer} is {}", shown(found));
+        let components =
+            vec![Component { name: pointer.trim_start_matches('/').to_owned(), value: reward as f32 }];
+        Ok(Verdict { reward: reward as f32, success: reward >= 1.0, components, rationale })
+    }
+}
+
+impl ProbeReport {
+    /// The door for what a page says: capped, an object, and not at odds with how the trajectory ended.
+    pub(super) fn parse(json: &str, end: End) -> Result<Self, String> {
+        if json.len() > PROBE_BYTES_MAX {
+            return Err(format!("it has {} bytes, more than {PROBE_BYTES_MAX}", json.len()));
+        }
+        let object: Value = serde_json::from_str(json).map_err(|e| format!("it is no JSON: {e}"))?;
+        if !object.is_object() {
+            return Err(format!("it is no JSON object: {}", shown(&object)));
+        }
+        let report = Self { object };
+        report.refuse_browser_error()?;
+        report.refuse_contradiction(end)?;
+        Ok(report)
+    }
+
+    /// Whether the page said that the task is over.
+    pub(super) fn done(&self) -> bool {
+        self.object.get("done") == Some(&Value::Bool(true))
+    }
+
+    /// Whether the page is none of the suite's: it said nothing, our script only saw where it is.
+    pub(super) fn is_away(&self) -> bool {
+        self.object.get("away").is_some_and(|away| !matches!(away, Value::Null | Value::Bool(false)))
+    }
+
+    /// What stands at a JSON pointer.
+    pub(super) fn at(&self, pointer: &str) -> Option<&Value> {
+        self.object.pointer(pointer)
+    }
+
+    pub(super) fn fields(&self) -> Option<&Map<String, Value>> {
+        self.object.as_object()
+    }
+
+    /// The browser's own error page shows that loading failed, not what the policy did.
+    fn refuse_browser_error(&self) -> Result<(), String> {
+        match self.object.get("away").and_then(Value::as_str) {
+            Some("chrome-error:") => Err("the browser shows an error page instead of a page".to_owned()),
+            _ => Ok(()),
+        }
+    }
+
+    fn refuse_contradiction(&self, end: End) -> Result<(), String> {
+        if end == End::Done && !self.done() {
+            return Err(
+                "the trajectory ended because the page was done, and now the page says it is not".to_owned()
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Equality of JSON values in which 1 and 1.0 are one number.
+fn same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) => a.as_f64() == b.as_f64(),
+        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b)),
+        (Value::Object(a), Value::Object(b)) => {
+            a.len() == b.len() && a.iter().all(|(key, a)| b.get(key).is_some_and(|b| same(a, b)))
+        }
+        _ => a == b,
+    }
+}
+
+fn unusable(problem: String) -> ScoreError {
+    ScoreError::Unusable { scorer: NAME, part: "the page probe", problem }
+}

@@ -1,0 +1,278 @@
+//! Suites: one entry loads the sources of a job into a set of tasks, each with the scorer that will judge it.
+
+use std::collections::HashMap;
+
+use furrow_rollout::{Clock, ObservationSpec, PageHooks, Size, Split, Task};
+use sha2::{Digest, Sha256};
+
+use crate::jsonl::{Common, refuse_repeated};
+use crate::sites::hex;
+use crate::{Scorer, SiteSpec, SourceConfig, TasksConfig, glob, miniwob, starter, webvoyager};
+
+/// Planned tasks of a whole job, repetitions included; 4 bytes each in the sampler.
+const PLAN_MAX: u64 = 10_000_000;
+
+/// A task, how it is scored, and the line it came from.
+#[derive(Debug, Clone)]
+pub struct TaskSpec {
+    /// The task; its seed is only a draw's once [`TaskSpec::drawn`] has filled it in.
+    pub task: Task,
+    /// What turns evidence into a reward.
+    pub scorer: Scorer,
+    /// The task's line in its file, a JSON object with at least the key `score`, from which [`Scorer::of_task_json`] makes
+    /// the scorer again.
+    pub json: String,
+    /// As the line says: a word or a level.
+    pub difficulty: Option<String>,
+    /// The line's own seed, which no draw replaces.
+    pub fixed_seed: Option<u64>,
+    /// Weight of one planned repetition under the weighted sampler.
+    pub(crate) weight: f64,
+    /// Times it is planned.
+    pub(crate) repeat: u32,
+}
+
+/// All tasks of a job, in the order of their sources and lines. Never empty.
+#[derive(Debug, Clone)]
+pub struct TaskSet {
+    specs: Vec<TaskSpec>,
+    sites: Vec<SiteSpec>,
+    notes: Vec<String>,
+}
+
+/// What a suite's tasks have where their lines and the job say nothing.
+pub(crate) struct Defaults {
+    pub(crate) split: Split,
+    pub(crate) max_steps: u32,
+    pub(crate) time_limit_millis: u64,
+    pub(crate) viewport: Size,
+    pub(crate) observation: ObservationSpec,
+    pub(crate) clock: Clock,
+}
+
+/// What one source gave.
+#[derive(Default)]
+pub(crate) struct Loaded {
+    pub(crate) specs: Vec<TaskSpec>,
+    pub(crate) site: Option<SiteSpec>,
+    /// The file's name in problems, and the line of each row, in the order of `specs` when nothing was wrong.
+    pub(crate) place: String,
+    pub(crate) lines: Vec<usize>,
+}
+
+/// Opens every source of the job and returns its tasks, or every problem found in any of them.
+pub fn load(config: &TasksConfig) -> Result<TaskSet, Vec<String>> {
+    let mut set = TaskSet { specs: Vec::new(), sites: Vec::new(), notes: Vec::new() };
+    let mut problems = Vec::new();
+    for source in &config.sources {
+        let Some(what) = absent(source) else {
+            set.add(source, &mut problems);
+            continue;
+        };
+        if source.optional {
+            set.notes.push(format!("{}: suite {} is skipped: {what}", source.key, source.suite));
+        } else {
+            problems
+                .push(format!("{}: {what}; bring it, or set optional = true to go on without", source.key));
+        }
+    }
+    set.refuse_shared_ids(&mut problems);
+    set.refuse_excess(&mut problems);
+    if set.specs.is_empty() && problems.is_empty() {
+        let skipped = set.notes.join("; ");
+        problems.push(format!("tasks: no task is left; bring the files of at least one source ({skipped})"));
+    }
+    if problems.is_empty() { Ok(set) } else { Err(problems) }
+}
+
+/// The file or folder of a source that is not there.
+fn absent(source: &SourceConfig) -> Option<String> {
+    let needed = [("path", Some(&source.path)), ("pages", source.pages.as_ref())];
+    let gone = |(key, path): (&str, Option<&std::path::PathBuf>)| {
+        let path = path?;
+        (!path.exists()).then(|| format!("{key} {} is not there", path.display()))
+    };
+    needed.into_iter().find_map(gone)
+}
+
+impl TaskSet {
+    /// All tasks; a [`crate::Draw`] points into it.
+    pub fn specs(&self) -> &[TaskSpec] {
+        &self.specs
+    }
+
+    /// The static sites an environment worker must serve for these tasks.
+    pub fn sites(&self) -> &[SiteSpec] {
+        &self.sites
+    }
+
+    /// What a person should know before the job starts: skipped suites, tasks that cannot be scored. Each a sentence.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// The task of that name.
+    pub fn find(&self, suite: &str, task_id: &str) -> Option<&TaskSpec> {
+        self.specs.iter().find(|spec| spec.task.suite == suite && spec.task.task_id == task_id)
+    }
+
+    /// The tasks of a suite and a split whose ids fit a pattern with `*` and `?`; `None` lets all through.
+    pub fn matching<'a>(
+        &'a self,
+        suite: Option<&'a str>,
+        split: Option<Split>,
+        id: Option<&'a str>,
+    ) -> impl Iterator<Item = &'a TaskSpec> {
+        self.specs.iter().filter(move |spec| {
+            suite.is_none_or(|suite| spec.task.suite == suite)
+                && split.is_none_or(|split| spec.task.split == split)
+                && id.is_none_or(|pattern| glob::fits(pattern, &spec.task.task_id))
+        })
+    }
+
+    /// Hexadecimal SHA-256 over the tasks in their order, with their limits, scripts and scorers. A resumed job compares it:
+    /// of another set, the same draw is another task.
+    pub fn fingerprint(&self) -> String {
+        let mut hash = Sha256::new();
+        for spec in &self.specs {
+            let text = format!("{:?}\0{}\0{}\0{}\n", spec.task, spec.json, spec.repeat, spec.weight);
+            hash.update((text.len() as u64).to_le_bytes());
+            hash.update(text);
+        }
+        hex(&hash.finalize())
+    }
+
+    fn add(&mut self, source: &SourceConfig, problems: &mut Vec<String>) {
+        let before = problems.len();
+        let loaded = load_source(source, problems);
+        if problems.len() == before {
+            let ids = loaded.specs.iter().map(|spec| spec.task.task_id.as_str());
+            refuse_repeated(&loaded.place, loaded.lines.iter().copied().zip(ids), problems);
+        }
+        let mut specs = loaded.specs;
+        specs.retain(|spec| source.takes(&spec.task.task_id));
+        if specs.is_empty() && problems.len() == before {
+            problems.push(format!("{}: no task is left; widen include, shorten exclude", source.key));
+        }
+        let weight = source.weight / (specs.len().max(1) as f64 * f64::from(source.repeat));
+        specs.iter_mut().for_each(|spec| spec.weight = weight);
+        self.note_judged(source, &specs);
+        self.specs.append(&mut specs);
+        self.add_site(loaded.site, source, problems);
+    }
+
+    fn add_site(&mut self, site: Option<SiteSpec>, source: &SourceConfig, problems: &mut Vec<String>) {
+        let Some(site) = site else { return };
+        match self.sites.iter().find(|other| other.host == site.host) {
+            None => self.sites.push(site),
+            Some(other) if *other == site => {}
+            Some(_) => problems.push(format!(
+                "{}: another source already serves {} from elsewhere; give this one another suite name",
+                source.key, site.host
+            )),
+        }
+    }
+
+    fn note_judged(&mut self, source: &SourceConfig, specs: &[TaskSpec]) {
+        let judged = specs.iter().filter(|spec| spec.scorer.needs_judge()).count();
+        if judged > 0 {
+            self.notes.push(format!(
+                "{}: {judged} of {} tasks of suite {} need a judge and none is available: \
+                 their trajectories would end as scorer_error; leave them out with exclude",
+                source.key,
+                specs.len(),
+                source.suite
+            ));
+        }
+    }
+
+    /// One task may come from one source only, or its rows could not be told apart.
+    fn refuse_shared_ids(&self, problems: &mut Vec<String>) {
+        let mut seen = HashMap::new();
+        for spec in &self.specs {
+            *seen.entry((&spec.task.suite, &spec.task.task_id)).or_insert(0) += 1;
+        }
+        if let Some(((suite, id), _)) = seen.into_iter().filter(|(_, count)| *count > 1).min() {
+            let problem =
+                format!("tasks.source: {suite}/{id} comes from two sources; exclude it from one of them");
+            if problems.is_empty() {
+                problems.push(problem);
+            }
+        }
+    }
+
+    fn refuse_excess(&self, problems: &mut Vec<String>) {
+        let planned: u64 = self.specs.iter().map(|spec| u64::from(spec.repeat)).sum();
+        if planned > PLAN_MAX {
+            problems.push(format!(
+                "tasks: {planned} tasks with their repetitions; plan at most {PLAN_MAX}, lower repeat"
+            ));
+        }
+    }
+}
+
+/// Which loader: by the suite's name, else by what lies at its path.
+fn load_source(source: &SourceConfig, problems: &mut Vec<String>) -> Loaded {
+    let has_pages = source.suite == "miniwob" || starter::is_folder(source);
+    if source.answers.is_some() && has_pages {
+        problems.push(format!(
+            "{}.answers: only a task file of WebVoyager's has reference answers; remove it",
+            source.key
+        ));
+    }
+    if source.suite == "miniwob" {
+        miniwob::load(source, problems)
+    } else if starter::is_folder(source) {
+        starter::load(source, problems)
+    } else {
+        webvoyager::load(source, problems)
+    }
+}
+
+impl SourceConfig {
+    fn takes(&self, id: &str) -> bool {
+        (self.include.is_empty() || glob::any_fits(&self.include, id)) && !glob::any_fits(&self.exclude, id)
+    }
+}
+
+impl TaskSpec {
+    /// The task with a group's draw in it. A seed the line fixes stays.
+    pub fn drawn(&self, seed: u64) -> Task {
+        Task { seed: self.fixed_seed.unwrap_or(seed), ..self.task.clone() }
+    }
+
+    /// `suite/task_id`, for people.
+    pub fn name(&self) -> String {
+        format!("{}/{}", self.task.suite, self.task.task_id)
+    }
+
+    /// Line, then job, then suite: what the line leaves open the suite fills in, and what the job says outranks both.
+    pub(crate) fn assembled(
+        line: Common,
+        scorer: Scorer,
+        hooks: PageHooks,
+        json: String,
+        source: &SourceConfig,
+        defaults: &Defaults,
+    ) -> Self {
+        let mut allow_hosts = line.allow_hosts;
+        allow_hosts.extend(source.allow_hosts.iter().cloned());
+        let task = Task {
+            task_id: line.task_id,
+            suite: source.suite.clone(),
+            split: source.split.or(line.split).unwrap_or(defaults.split),
+            goal: line.goal,
+            start_url: line.start_url.into(),
+            seed: line.seed.unwrap_or_default(),
+            max_steps: source.max_steps.or(line.max_steps).unwrap_or(defaults.max_steps),
+            time_limit_millis: line.time_limit_millis.unwrap_or(defaults.time_limit_millis),
+            viewport: line.viewport.unwrap_or(defaults.viewport),
+            observation: defaults.observation.clone(),
+            allow_hosts,
+            hooks,
+            clock: defaults.clock,
+        };
+        let (difficulty, fixed_seed) = (line.difficulty, line.seed);
+        Self { task, scorer, json, difficulty, fixed_seed, weight: 0.0, repeat: source.repeat }
+    }
+}

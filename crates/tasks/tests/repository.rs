@@ -1,0 +1,49 @@
+//! The suites of this repository load, and hold what is promised of them.
+
+#![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
+
+use std::path::Path;
+
+use furrow_tasks::{SourceFile, TaskSet, TasksFile, load};
+
+fn suite(name: &str, pages: Option<&Path>) -> TaskSet {
+    let envs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../envs");
+    let source = SourceFile {
+        suite: name.to_owned(),
+        path: name.into(),
+        pages: pages.map(Path::to_owned),
+        ..SourceFile::default()
+    };
+    let file = TasksFile { source: vec![source], ..TasksFile::default() };
+    load(&file.check(&envs).unwrap()).unwrap_or_else(|problems| panic!("{problems:#?}"))
+}
+
+#[test]
+fn starter_has_twelve_demonstrated_tasks_on_small_pages() {
+    let set = suite("starter", None);
+    assert_eq!(set.specs().len(), 12);
+    for spec in set.specs() {
+        let (task, name) = (&spec.task, spec.name());
+        assert!(task.hooks.solve.is_some(), "{name} has no demonstration");
+        assert!(task.viewport.width <= 512 && task.viewport.height <= 512, "{name} costs more than one tile");
+        assert!(spec.scorer.needs_probe() && !spec.scorer.needs_judge(), "{name}");
+    }
+    assert!(set.notes().is_empty(), "{:?}", set.notes());
+}
+
+/// The pages are not in the repository, so empty ones stand in for them.
+#[test]
+fn miniwob_lists_seventy_pages_and_demonstrates_fifteen() {
+    let envs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../envs/miniwob/tasks.jsonl");
+    let list = std::fs::read_to_string(envs).unwrap();
+    let pages = tempfile::tempdir().unwrap();
+    std::fs::create_dir(pages.path().join("miniwob")).unwrap();
+    for line in list.lines() {
+        let row: serde_json::Value = serde_json::from_str(line).unwrap();
+        std::fs::write(pages.path().join(row["file"].as_str().unwrap()), "").unwrap();
+    }
+    let set = suite("miniwob", Some(pages.path()));
+    assert_eq!(set.specs().len(), 70);
+    let demonstrated = set.specs().iter().filter(|spec| spec.task.hooks.solve.is_some()).count();
+    assert!(demonstrated >= 15, "{demonstrated}");
+}

@@ -1,0 +1,272 @@
+//! The time account: every microsecond of a trajectory, and of a worker's slots, goes to exactly one cause.
+//!
+//! An account is at any moment in exactly one cause. Time is added in one place only, when it leaves a cause, by the clock and
+//! not by the caller; so the parts add up to the whole whatever the calls. What an account attributes it also adds to the
+//! process's figures, so the dashboard and the data set tell the same story.
+
+use furrow_rollout::{Cause, TimeSplit};
+
+use crate::Figures;
+use crate::labels::{IdleCause, SlotUse};
+use crate::names::figures;
+
+/// Where the time of one trajectory goes, from [`Account::open`] to [`Account::close`].
+#[derive(Debug)]
+#[must_use = "an account that is not closed leaves its last moments unattributed"]
+pub struct Account {
+    cause: Cause,
+    since_micros: u64,
+    life: TimeSplit,
+    marked: TimeSplit,
+    figures: &'static Figures,
+}
+
+/// Where the time of a worker's slots goes: each is busy with a trajectory, or idle for the one cause that holds all idle ones back.
+#[derive(Debug)]
+pub struct WorkerAccount {
+    slots: u32,
+    busy: u32,
+    idle_cause: IdleCause,
+    since_micros: u64,
+    figures: &'static Figures,
+}
+
+impl Account {
+    /// Opens in a cause.
+    pub fn open(cause: Cause, now_micros: u64) -> Self {
+        Self::open_in(figures(), cause, now_micros)
+    }
+
+    fn open_in(figures: &'static Figures, cause: Cause, now_micros: u64) -> Self {
+        let empty = TimeSplit::default();
+        Self { cause, since_micros: now_micros, life: empty, marked: empty, figures }
+    }
+
+    /// From now on time goes to this cause.
+    pub fn enter(&mut self, cause: Cause, now_micros: u64) {
+        self.attribute(now_micros);
+        self.cause = cause;
+    }
+
+    /// What the time goes to.
+    pub fn cause(&self) -> Cause {
+        self.cause
+    }
+
+    /// The time since the last mark, or since the account opened: a step's split. The cause goes on.
+    pub fn mark(&mut self, now_micros: u64) -> TimeSplit {
+        self.attribute(now_micros);
+        std::mem::take(&mut self.marked)
+    }
+
+    /// The whole life: the sum of all marks and of what came after the last.
+    pub fn close(mut self, now_micros: u64) -> TimeSplit {
+        self.attribute(now_micros);
+        self.life
+    }
+
+    /// The only place where time is added. A clock that goes back counts as one that stands still until it has caught up.
+    fn attribute(&mut self, now_micros: u64) {
+        let elapsed = now_micros.saturating_sub(self.since_micros);
+        self.since_micros += elapsed;
+        self.life.add(self.cause, elapsed);
+        self.marked.add(self.cause, elapsed);
+        self.figures.session_micros.at(self.cause).add(elapsed);
+    }
+}
+
+impl WorkerAccount {
+    /// Opens with all slots idle.
+    pub fn open(slots: u32, cause: IdleCause, now_micros: u64) -> Self {
+        Self::open_in(figures(), slots, cause, now_micros)
+    }
+
+    fn open_in(figures: &'static Figures, slots: u32, idle_cause: IdleCause, now_micros: u64) -> Self {
+        figures.slots.add(slots.into());
+        Self { slots, busy: 0, idle_cause, since_micros: now_micros, figures }
+    }
+
+    /// A trajectory takes a slot.
+    ///
+    /// # Panics
+    /// When there is no idle slot: a worker that admits more than it has is wrong in a way no figure should hide.
+    pub fn occupy(&mut self, now_micros: u64) {
+        assert!(self.busy < self.slots, "all {} slots are busy", self.slots);
+        self.attribute(now_micros);
+        self.busy += 1;
+        self.figures.slots_busy.add(1);
+    }
+
+    /// A trajectory leaves its slot.
+    ///
+    /// # Panics
+    /// When no slot is busy.
+    pub fn release(&mut self, now_micros: u64) {
+        assert!(self.busy > 0, "no slot is busy");
+        self.attribute(now_micros);
+        self.busy -= 1;
+        self.figures.slots_busy.add(-1);
+    }
+
+    /// From now on the idle slots are idle for this cause.
+    pub fn idle_because(&mut self, cause: IdleCause, now_micros: u64) {
+        self.attribute(now_micros);
+        self.idle_cause = cause;
+    }
+
+    /// Brings the figures up to now. Called before they are exported, so that a quiet hour shows while it lasts.
+    pub fn tick(&mut self, now_micros: u64) {
+        self.attribute(now_micros);
+    }
+
+    /// Slots with a trajectory in them.
+    pub fn busy(&self) -> u32 {
+        self.busy
+    }
+
+    /// Slots free to be taken.
+    pub fn idle(&self) -> u32 {
+        self.slots - self.busy
+    }
+
+    /// The only place where slot time is added: slots × elapsed, shared between busy and one idle cause.
+    fn attribute(&mut self, now_micros: u64) {
+        let elapsed = now_micros.saturating_sub(self.since_micros);
+        self.since_micros += elapsed;
+        let idle: SlotUse = self.idle_cause.into();
+        self.figures.slot_micros.at(SlotUse::Busy).add(elapsed * u64::from(self.busy));
+        self.figures.slot_micros.at(idle).add(elapsed * u64::from(self.idle()));
+    }
+}
+
+impl Drop for WorkerAccount {
+    /// The slots are gone with their worker.
+    fn drop(&mut self) {
+        self.figures.slots.add(-i64::from(self.slots));
+        self.figures.slots_busy.add(-i64::from(self.busy));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Label;
+    use proptest::prelude::*;
+
+    /// Figures of a test's own; leaking 20 kB a case is the price of accounts without a lifetime.
+    fn own_figures() -> &'static Figures {
+        Box::leak(Box::new(Figures::new()))
+    }
+
+    #[track_caller]
+    fn check(calls: &[(Cause, u64)], close: u64, want: &[(Cause, u64)]) {
+        let mut account = Account::open_in(own_figures(), Cause::Boot, 100);
+        calls.iter().for_each(|&(cause, now)| account.enter(cause, now));
+        let life = account.close(close);
+        for cause in Cause::ALL {
+            let wanted = want.iter().filter(|(c, _)| *c == cause).map(|(_, micros)| micros).sum::<u64>();
+            assert_eq!(life.of(cause), wanted, "{}", cause.as_str());
+        }
+    }
+
+    #[test]
+    fn time_goes_to_the_cause_that_was_entered_last() {
+        use Cause::*;
+        check(&[], 100, &[]);
+        check(&[], 130, &[(Boot, 30)]);
+        check(&[(Observe, 110), (Policy, 115)], 200, &[(Boot, 10), (Observe, 5), (Policy, 85)]);
+        check(&[(Act, 100), (Act, 150)], 160, &[(Act, 60)]);
+        check(&[(Act, 110), (Boot, 120)], 121, &[(Boot, 11), (Act, 10)]);
+        // A clock that goes back stands still until it has caught up.
+        check(&[(Observe, 150), (Policy, 120), (Act, 140)], 160, &[(Boot, 50), (Act, 10)]);
+        check(&[(Observe, 50)], 40, &[]);
+    }
+
+    /// One thing done to an account: enter a cause or mark, some time after the last, sometimes before it.
+    fn calls() -> impl Strategy<Value = Vec<(Option<usize>, i64)>> {
+        let cause = prop::option::weighted(0.7, 0..Cause::ALL.len());
+        let moved = prop_oneof![3 => 0i64..1_000_000, 1 => Just(0), 1 => -500_000i64..0];
+        prop::collection::vec((cause, moved), 0..60)
+    }
+
+    proptest! {
+        #[test]
+        fn the_parts_are_the_whole(calls in calls(), opened in 0i64..1_000_000) {
+            let figures = own_figures();
+            let (mut now, mut latest, mut marks) = (opened, opened, TimeSplit::default());
+            let mut account = Account::open_in(figures, Cause::Boot, opened as u64);
+            for (cause, moved) in calls {
+                now = (now + moved).max(0);
+                latest = latest.max(now);
+                match cause {
+                    Some(cause) => account.enter(Cause::ALL[cause], now as u64),
+                    None => marks.merge(&account.mark(now as u64)),
+                }
+            }
+            marks.merge(&account.mark(now as u64));
+            let life = account.close(now as u64);
+            // The clock never went back further than it counted: the whole is the way from opening to the latest moment seen.
+            prop_assert_eq!(life.total(), (latest - opened) as u64);
+            prop_assert_eq!(life, marks, "all marks together are the life");
+            for cause in Cause::ALL {
+                prop_assert_eq!(figures.session_micros.at(cause).get(), life.of(cause));
+            }
+        }
+
+        #[test]
+        fn slots_times_time_is_fully_attributed(slots in 1u32..50, calls in prop::collection::vec((0usize..8, 0u64..1_000_000), 0..80)) {
+            let figures = own_figures();
+            let mut now = 7;
+            let mut worker = WorkerAccount::open_in(figures, slots, IdleCause::Starting, now);
+            let mut open = Vec::new();
+            let mut lives = TimeSplit::default();
+            for (call, moved) in calls {
+                now += moved;
+                match call {
+                    0..3 if worker.idle() > 0 => {
+                        worker.occupy(now);
+                        open.push(Account::open_in(figures, Cause::Boot, now));
+                    }
+                    3 if !open.is_empty() => {
+                        worker.release(now);
+                        lives.merge(&open.remove(0).close(now));
+                    }
+                    4 => open.iter_mut().for_each(|account| account.enter(Cause::Policy, now)),
+                    5 => worker.tick(now),
+                    other => worker.idle_because(IdleCause::ALL[other % IdleCause::ALL.len()], now),
+                }
+            }
+            for account in open {
+                worker.release(now);
+                lives.merge(&account.close(now));
+            }
+            worker.tick(now);
+            prop_assert_eq!(figures.slot_micros.total(), u64::from(slots) * (now - 7));
+            prop_assert_eq!(figures.slot_micros.at(SlotUse::Busy).get(), lives.total(), "busy slots are trajectories' lives");
+            prop_assert_eq!(figures.session_micros.total(), lives.total());
+            drop(worker);
+            prop_assert_eq!((figures.slots.get(), figures.slots_busy.get()), (0, 0));
+        }
+    }
+
+    #[test]
+    fn idle_time_goes_to_the_cause_that_held() {
+        let figures = own_figures();
+        let mut worker = WorkerAccount::open_in(figures, 4, IdleCause::Starting, 0);
+        worker.idle_because(IdleCause::NoAssignment, 10); // 4 × 10 starting
+        worker.occupy(15); //                                 4 × 5 without an assignment
+        worker.idle_because(IdleCause::Draining, 20); //      3 × 5 more of it, 5 busy
+        worker.tick(30); //                                   3 × 10 draining, 10 busy
+        let at = |slot_use| figures.slot_micros.at(slot_use).get();
+        assert_eq!((at(SlotUse::Starting), at(SlotUse::NoAssignment)), (40, 35));
+        assert_eq!((at(SlotUse::Draining), at(SlotUse::Busy), at(SlotUse::Admission)), (30, 15, 0));
+    }
+
+    #[test]
+    #[should_panic(expected = "all 1 slots are busy")]
+    fn no_more_than_there_are() {
+        let mut worker = WorkerAccount::open_in(own_figures(), 1, IdleCause::Starting, 0);
+        worker.occupy(0);
+        worker.occupy(0);
+    }
+}

@@ -1,0 +1,45 @@
+//! What every process of the farm says.
+
+use tracing::{info, warn};
+
+use crate::labels::{Label, Role};
+use crate::names::event;
+
+/// The process was asked to stop: it admits nothing new and finishes or hands back what it has.
+#[derive(Debug)]
+pub struct Draining {
+    /// What the process does.
+    pub role: Role,
+    /// Trajectories, sessions or shards in hand.
+    pub in_hand: u64,
+}
+
+/// Draining is over.
+#[derive(Debug)]
+pub struct Drained {
+    /// What the process does.
+    pub role: Role,
+    /// What was still in hand when the grace ended; 0 after a clean stop.
+    pub left: u64,
+    /// Time it took.
+    pub micros: u64,
+}
+
+impl Draining {
+    /// Logs.
+    pub fn emit(self) {
+        info!(event = event::DRAINING, role = self.role.word(), in_hand = self.in_hand, "draining");
+    }
+}
+
+impl Drained {
+    /// Logs.
+    pub fn emit(self) {
+        let (event, role) = (event::DRAINED, self.role.word());
+        let Self { left, micros, .. } = self;
+        match left {
+            0 => info!(event, role, left, micros, "drained"),
+            _ => warn!(event, role, left, micros, "drained, and something was left behind"),
+        }
+    }
+}

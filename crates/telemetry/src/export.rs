@@ -1,0 +1,410 @@
+//! `metrics.jsonl`: one line every few seconds with all figures, appended and never rewritten.
+//!
+//! A line is one flat JSON object. Totals stand under the metric's name, what happened in the interval under further words:
+//! `<counter>_per_second`, `<histogram>/p50`. The last line of a process has `final: true` and its whole life as its interval,
+//! so its rates and percentiles describe all of it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+use thiserror::Error;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use crate::clock::TimeSource;
+use crate::config::TelemetryConfig;
+use crate::labels::{Label, Role};
+use crate::metrics::Buckets;
+use crate::names::{Figures, Point, Sample, figures};
+use crate::process::{Memory, process_usage, tree_usage};
+
+/// Appends lines to one `metrics.jsonl`.
+#[derive(Debug)]
+pub struct Exporter {
+    file: File,
+    path: PathBuf,
+    /// Whether the file ends in the middle of a line.
+    torn: bool,
+    role: Role,
+    time: TimeSource,
+    figures: &'static Figures,
+    first: Reading,
+    last: Reading,
+    /// When PSS may be measured again.
+    pss_due_micros: u64,
+}
+
+/// PSS makes the kernel walk the page tables of every process below this one: 0.4 s for 60 browser contexts. A measurement that took
+/// so long is not repeated before 200 times as long has passed, which keeps all of them below half a percent of one core.
+const PSS_PAUSE: u64 = 200;
+
+/// The figures at one moment.
+#[derive(Debug, Clone)]
+struct Reading {
+    micros: u64,
+    points: Vec<Point>,
+}
+
+/// Why figures could not be written.
+#[derive(Debug, Error)]
+pub enum ExportError {
+    /// The file cannot be opened.
+    #[error("cannot open the metrics file {path:?} for appending")]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Cause.
+        source: io::Error,
+    },
+    /// A line cannot be written.
+    #[error("cannot append to the metrics file {path:?}")]
+    Append {
+        /// The file.
+        path: PathBuf,
+        /// Cause.
+        source: io::Error,
+    },
+}
+
+/// Appends a line each interval until `stop`, then the final one. A line that cannot be written (a full disk) is told in the log and
+/// left out: figures are not worth a farm.
+pub async fn export(mut exporter: Exporter, config: TelemetryConfig, stop: CancellationToken) {
+    let mut ticks = interval(config.metrics_interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks.tick().await; // the first one comes at once
+    while stop.run_until_cancelled(ticks.tick()).await.is_some() {
+        let Some(back) = blocking(exporter, Exporter::append).await else { return };
+        exporter = back;
+    }
+    blocking(exporter, Exporter::append_final).await;
+}
+
+/// Reading /proc and writing a file block, so they happen off the async threads. `None` when the runtime is going down.
+async fn blocking(
+    mut exporter: Exporter,
+    append: impl FnOnce(&mut Exporter) -> Result<(), ExportError> + Send + 'static,
+) -> Option<Exporter> {
+    let appended = tokio::task::spawn_blocking(move || {
+        exporter.measure_process();
+        let appended = append(&mut exporter);
+        (exporter, appended)
+    });
+    let (exporter, appended) = appended.await.ok()?;
+    if let Err(error) = appended {
+        let source = std::error::Error::source(&error).map(ToString::to_string);
+        warn!(error = %error, source, "a line of figures is left out");
+    }
+    Some(exporter)
+}
+
+impl Exporter {
+    /// Opens the file for appending, made where it is missing. The first interval begins now.
+    pub fn open(path: &Path, role: Role, time: TimeSource) -> Result<Self, ExportError> {
+        Self::open_with(path, role, time, figures())
+    }
+
+    fn open_with(
+        path: &Path,
+        role: Role,
+        time: TimeSource,
+        figures: &'static Figures,
+    ) -> Result<Self, ExportError> {
+        let opened = open(path).and_then(|mut file| Ok((is_torn(&mut file)?, file)));
+        let (torn, file) = opened.map_err(|source| ExportError::Open { path: path.to_owned(), source })?;
+        let first = Reading { micros: time.micros(), points: figures.points() };
+        let last = first.clone();
+        Ok(Self { file, path: path.to_owned(), torn, role, time, figures, first, last, pss_due_micros: 0 })
+    }
+
+    /// Appends a line about the time since the last one.
+    pub fn append(&mut self) -> Result<(), ExportError> {
+        let now = self.read();
+        let line = self.line(&now, &self.last, false);
+        self.last = now;
+        self.write(&line)
+    }
+
+    /// Appends the line about the whole time since the exporter was opened.
+    pub fn append_final(&mut self) -> Result<(), ExportError> {
+        let now = self.read();
+        let line = self.line(&now, &self.first, true);
+        self.write(&line)
+    }
+
+    /// Brings the figures of the process itself up to now. PSS stays as it was until it is due.
+    pub fn measure_process(&mut self) {
+        let pid = std::process::id();
+        if let Ok(own) = process_usage(pid, Memory::Rss) {
+            self.figures.process_cpu_micros.raise_to(own.cpu_micros);
+            self.figures.process_rss_bytes.set(Some(own.rss_bytes));
+        }
+        let began = self.time.micros();
+        let is_due = began >= self.pss_due_micros;
+        let Ok(tree) = tree_usage(pid, if is_due { Memory::RssAndPss } else { Memory::Rss }) else { return };
+        self.figures.tree_processes.set(Some(tree.processes));
+        self.figures.tree_cpu_micros.raise_to(tree.cpu_micros);
+        self.figures.tree_rss_bytes.set(Some(tree.rss_bytes));
+        if is_due {
+            self.figures.tree_pss_bytes.set(tree.pss_bytes);
+            let ended = self.time.micros();
+            self.pss_due_micros = ended + PSS_PAUSE * (ended - began);
+        }
+    }
+
+    fn read(&self) -> Reading {
+        Reading { micros: self.time.micros(), points: self.figures.points() }
+    }
+
+    fn line(&self, now: &Reading, since: &Reading, is_final: bool) -> Map<String, Value> {
+        let interval_micros = now.micros.saturating_sub(since.micros);
+        let mut line = Map::new();
+        line.insert("time".into(), rfc3339(self.time.wall_micros()).into());
+        line.insert("role".into(), self.role.word().into());
+        line.insert("pid".into(), std::process::id().into());
+        line.insert("uptime_seconds".into(), seconds(now.micros.saturating_sub(self.first.micros)).into());
+        line.insert("interval_seconds".into(), seconds(interval_micros).into());
+        line.insert("final".into(), is_final.into());
+        for (point, before) in now.points.iter().zip(&since.points) {
+            describe(point, before, seconds(interval_micros), &mut line);
+        }
+        line
+    }
+
+    /// One line, one write. After a failed one the next begins on a line of its own, so that at most one cannot be read.
+    fn write(&mut self, line: &Map<String, Value>) -> Result<(), ExportError> {
+        let start = if self.torn { "\n" } else { "" };
+        let text = format!("{start}{}\n", json!(line));
+        let written = self.file.write_all(text.as_bytes());
+        self.torn = written.is_err();
+        written.map_err(|source| ExportError::Append { path: self.path.clone(), source })
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
+    OpenOptions::new().create(true).read(true).append(true).open(path)
+}
+
+/// Whether an earlier process was stopped in the middle of a line.
+fn is_torn(file: &mut File) -> io::Result<bool> {
+    if file.metadata()?.len() == 0 {
+        return Ok(false);
+    }
+    file.seek(SeekFrom::End(-1))?;
+    let mut last = [0];
+    file.read_exact(&mut last)?;
+    Ok(last != *b"\n")
+}
+
+/// Puts a metric's total, and what became of it in the interval, into the line.
+fn describe(point: &Point, before: &Point, interval_seconds: f64, line: &mut Map<String, Value>) {
+    let key = match point.label {
+        Some((_, word)) => format!("{}/{word}", point.name),
+        None => point.name.to_owned(),
+    };
+    match (&point.sample, &before.sample) {
+        (Sample::Counter(now), Sample::Counter(then)) => {
+            let added = now.saturating_sub(*then) as f64;
+            let rate = (interval_seconds > 0.0).then(|| added / interval_seconds);
+            line.insert(key.clone(), (*now).into());
+            line.insert(format!("{key}_per_second"), rate.into());
+        }
+        (Sample::Gauge(now), _) => {
+            line.insert(key, (*now).into());
+        }
+        (Sample::Average { sum, count }, Sample::Average { sum: sum_before, count: count_before }) => {
+            let added = count.saturating_sub(*count_before);
+            let mean = (added > 0).then(|| (sum - sum_before) / added as f64);
+            line.insert(format!("{key}/count"), (*count).into());
+            line.insert(format!("{key}/mean"), mean.into());
+        }
+        (Sample::Histogram(now), Sample::Histogram(then)) => {
+            line.insert(format!("{key}/count"), now.count().into());
+            describe_interval(&key, &now.since(then), line);
+        }
+        _ => unreachable!("a metric never changes its kind: {key}"),
+    }
+}
+
+fn describe_interval(key: &str, added: &Buckets, line: &mut Map<String, Value>) {
+    line.insert(format!("{key}/mean"), added.mean().into());
+    for (name, share) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0)] {
+        line.insert(format!("{key}/{name}"), added.quantile(share).into());
+    }
+}
+
+fn seconds(micros: u64) -> f64 {
+    micros as f64 / 1e6
+}
+
+/// A moment that no calendar holds is told as it is.
+fn rfc3339(wall_micros: i64) -> String {
+    OffsetDateTime::from_unix_timestamp_nanos(i128::from(wall_micros) * 1000)
+        .ok()
+        .and_then(|moment| moment.format(&Rfc3339).ok())
+        .unwrap_or_else(|| format!("{wall_micros} microseconds"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TelemetryFile;
+    use furrow_rollout::{Cause, End};
+    use std::time::Duration;
+
+    /// Two seconds in which `happens`, and a line about them.
+    fn line_about(happens: impl Fn(&Figures)) -> Map<String, Value> {
+        let figures: &'static Figures = Box::leak(Box::new(Figures::new()));
+        // Things that happened before the interval count in totals alone.
+        happens(figures);
+        let folder = tempfile::tempdir().unwrap();
+        let (time, hand) = TimeSource::manual(1_000_000);
+        let mut exporter =
+            Exporter::open_with(&folder.path().join("m.jsonl"), Role::Run, time, figures).unwrap();
+        hand.advance(2_000_000);
+        happens(figures);
+        exporter.append().unwrap();
+        read_lines(&folder.path().join("m.jsonl")).remove(0)
+    }
+
+    fn read_lines(path: &Path) -> Vec<Map<String, Value>> {
+        let text = fs::read_to_string(path).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    #[track_caller]
+    fn check(happens: impl Fn(&Figures), want: Value) {
+        let (line, Value::Object(want)) = (line_about(happens), want) else { panic!("rows want objects") };
+        for (key, value) in want {
+            assert_eq!(line.get(&key), Some(&value), "{key}");
+        }
+    }
+
+    #[test]
+    fn pss_is_measured_only_when_it_is_due() {
+        let figures: &'static Figures = Box::leak(Box::new(Figures::new()));
+        let folder = tempfile::tempdir().unwrap();
+        let (time, hand) = TimeSource::manual(0);
+        let mut exporter =
+            Exporter::open_with(&folder.path().join("m.jsonl"), Role::Run, time, figures).unwrap();
+        figures.tree_pss_bytes.set(Some(1));
+        exporter.pss_due_micros = 10;
+        exporter.measure_process();
+        assert_eq!(figures.tree_pss_bytes.get(), Some(1), "9 us too early");
+        assert!(figures.tree_rss_bytes.get() > Some(1), "what is cheap is measured every time");
+        hand.advance(10);
+        exporter.measure_process();
+        assert!(figures.tree_pss_bytes.get() > Some(1));
+    }
+
+    #[test]
+    fn totals_are_of_the_process_and_rates_of_the_interval() {
+        check(
+            |_| (),
+            json!({"time": "1970-01-01T00:00:03Z", "role": "run", "uptime_seconds": 2.0, "interval_seconds": 2.0,
+                   "final": false, "pid": std::process::id()}),
+        );
+        check(
+            |f| f.trajectories.add(3),
+            json!({"rollout/trajectories": 6, "rollout/trajectories_per_second": 1.5}),
+        );
+        check(|f| f.ends.at(End::Done).add(1), json!({"rollout/ends/done": 2, "rollout/ends/answered": 0}));
+        check(
+            |f| f.session_micros.at(Cause::Policy).add(500),
+            json!({"env/session_micros/policy": 1000, "env/session_micros/policy_per_second": 250.0}),
+        );
+        check(|f| f.running.set(7), json!({"rollout/running": 7}));
+        check(|_| (), json!({"tree/pss_bytes": null, "rollout/running": 0}));
+        check(|f| f.reward.record(-0.5), json!({"rollout/reward/count": 2, "rollout/reward/mean": -0.5}));
+        check(|_| (), json!({"rollout/reward/count": 0, "rollout/reward/mean": null}));
+        check(
+            |f| (1..=10).for_each(|value| f.step_micros.record(value)),
+            json!({"env/step_micros/count": 20, "env/step_micros/mean": 5.5, "env/step_micros/p50": 5,
+                   "env/step_micros/p90": 9, "env/step_micros/p99": 10, "env/step_micros/max": 10}),
+        );
+        check(|_| (), json!({"env/step_micros/count": 0, "env/step_micros/p99": null}));
+    }
+
+    #[test]
+    fn no_two_figures_share_a_key() {
+        let figures = Figures::new();
+        let mut seen = std::collections::BTreeSet::new();
+        for point in figures.points() {
+            let mut keys = Map::new();
+            describe(&point, &point, 1.0, &mut keys);
+            for key in keys.keys() {
+                assert!(seen.insert(key.clone()), "{key}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_final_line_is_about_the_whole_life() {
+        let figures: &'static Figures = Box::leak(Box::new(Figures::new()));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("made/m.jsonl");
+        let (time, hand) = TimeSource::manual(0);
+        let mut exporter = Exporter::open_with(&path, Role::Env, time, figures).unwrap();
+        for _ in 0..4 {
+            hand.advance(1_000_000);
+            figures.env_steps.add(2);
+            exporter.append().unwrap();
+        }
+        hand.advance(4_000_000);
+        exporter.append_final().unwrap();
+        let lines = read_lines(&path);
+        let rates: Vec<_> = lines.iter().map(|line| line["env/steps_per_second"].as_f64().unwrap()).collect();
+        assert_eq!(rates, [2.0, 2.0, 2.0, 2.0, 1.0]);
+        assert_eq!((&lines[4]["final"], &lines[4]["interval_seconds"]), (&json!(true), &json!(8.0)));
+    }
+
+    #[test]
+    fn a_torn_line_spoils_only_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.jsonl");
+        fs::write(&path, "{\"whole\":1}\n{\"to").unwrap();
+        let mut exporter = Exporter::open(&path, Role::Run, TimeSource::system()).unwrap();
+        exporter.append().unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!((lines.len(), lines[0], lines[1]), (3, "{\"whole\":1}", "{\"to"));
+        assert!(serde_json::from_str::<Value>(lines[2]).is_ok());
+    }
+
+    #[tokio::test]
+    async fn lines_come_until_the_stop_and_the_last_is_final() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.jsonl");
+        let exporter = Exporter::open(&path, Role::Run, TimeSource::system()).unwrap();
+        let config =
+            TelemetryFile { metrics_interval_millis: 100, ..TelemetryFile::default() }.check().unwrap();
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(export(exporter, config, stop.clone()));
+        let two_lines = async {
+            while read_lines(&path).len() < 2 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), two_lines).await.expect("two lines");
+        stop.cancel();
+        tokio::time::timeout(Duration::from_secs(30), task).await.expect("an end").unwrap();
+        let lines = read_lines(&path);
+        let finals: Vec<_> = lines.iter().map(|line| line["final"] == true).collect();
+        assert_eq!(finals.iter().filter(|last| **last).count(), 1);
+        assert_eq!(finals.last(), Some(&true));
+        assert!(lines[0]["process/rss_bytes"].as_u64().unwrap() > 0);
+        assert!(lines[0]["tree/pss_bytes"].as_u64().unwrap() > 0);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_opened_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = Exporter::open(folder.path(), Role::Run, TimeSource::system()).unwrap_err();
+        assert!(error.to_string().contains(folder.path().to_str().unwrap()), "{error}");
+    }
+}

@@ -1,0 +1,177 @@
+//! Sets up logging: every event as one JSON line in the run's log file, and a readable line on the terminal.
+//!
+//! The file is opened for appending and each line is one unbuffered write. So lines of several processes do not mix, and what a
+//! process said before it was killed is there: the kernel has it, whatever becomes of the process.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, IsTerminal};
+use std::panic;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use thiserror::Error;
+use tracing_subscriber::filter::{EnvFilter, LevelFilter, ParseError};
+use tracing_subscriber::fmt::{self, MakeWriter};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{Layer, Registry};
+
+use crate::config::{Level, TelemetryConfig};
+use crate::labels::{Label, Role};
+use crate::names::{event, figures};
+
+/// Where this process logs to.
+#[derive(Debug)]
+pub struct Logs {
+    file: Option<(PathBuf, Level)>,
+    stderr_level: Level,
+}
+
+/// Why logging could not be set up.
+#[derive(Debug, Error)]
+pub enum LogError {
+    /// The log file cannot be written.
+    #[error("cannot open the log file {path:?}: its folder must exist or be creatable, and be writable")]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Cause.
+        source: io::Error,
+    },
+    /// The variable holds no filter.
+    #[error("{FILTER_VARIABLE}={text:?} is no filter: use a level, or a list such as info,furrow_env=debug")]
+    Filter {
+        /// What it holds.
+        text: String,
+        /// Cause.
+        source: ParseError,
+    },
+    /// Somebody was faster.
+    #[error("logging is already set up in this process")]
+    Twice,
+}
+
+/// Replaces both levels where it is set.
+const FILTER_VARIABLE: &str = "FURROW_LOG";
+
+/// Crates that talk too much. chromiumoxide warns once a network request (a message of newer browsers that it cannot read), so
+/// a busy page would flood the log; the HTTP stack tells every frame.
+const QUIET: &str = "chromiumoxide=error,h2=warn,hyper=warn,hyper_util=warn,tonic=warn,tower=warn";
+
+/// Log file of a process in a run directory: `<run>/logs/<role>.jsonl`.
+pub fn log_path(run_dir: &Path, role: Role) -> PathBuf {
+    run_dir.join("logs").join(role.word()).with_extension("jsonl")
+}
+
+impl Logs {
+    /// To the terminal alone.
+    pub fn to_stderr(level: Level) -> Self {
+        Self { file: None, stderr_level: level }
+    }
+
+    /// To a file and to the terminal.
+    pub fn to_file(path: PathBuf, config: &TelemetryConfig) -> Self {
+        Self { file: Some((path, config.log_level)), stderr_level: config.stderr_level }
+    }
+
+    /// Starts logging for the rest of the process. Panics are logged too, before they are printed as always.
+    pub fn start(self) -> Result<(), LogError> {
+        self.start_with(io::stderr, io::stderr().is_terminal())
+    }
+
+    /// The same with another writer for the terminal, such as one that moves a progress bar out of the way.
+    pub fn start_with<W>(self, terminal: W, colours: bool) -> Result<(), LogError>
+    where
+        W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+    {
+        let chosen = std::env::var(FILTER_VARIABLE).ok();
+        let file = match &self.file {
+            Some((path, level)) => {
+                Some(json_layer(open(path)?).with_filter(filter(*level, chosen.as_deref())?))
+            }
+            None => None,
+        };
+        let terminal = fmt::layer().compact().with_ansi(colours).with_target(false).with_writer(terminal);
+        let terminal = terminal.with_filter(filter(self.stderr_level, chosen.as_deref())?);
+        Registry::default().with(file).with(terminal).try_init().map_err(|_| LogError::Twice)?;
+        log_panics();
+        Ok(())
+    }
+}
+
+/// The file for appending, its folder made where it is missing.
+fn open(path: &Path) -> Result<File, LogError> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(folder)
+        .and_then(|()| OpenOptions::new().create(true).append(true).open(path))
+        .map_err(|source| LogError::Open { path: path.to_owned(), source })
+}
+
+/// One flat JSON object a line: `timestamp`, `level`, `target`, `message`, and the event's own fields beside them.
+fn json_layer<S>(file: File) -> impl Layer<S>
+where
+    S: tracing::Subscriber + for<'s> LookupSpan<'s>,
+{
+    let format = fmt::layer().json().flatten_event(true).with_current_span(false).with_span_list(false);
+    format.with_writer(Arc::new(file))
+}
+
+/// The level, the quiet list, then what was chosen: what stands later wins, so a choice may make even those crates talk.
+fn filter(level: Level, chosen: Option<&str>) -> Result<EnvFilter, LogError> {
+    let chosen = chosen.unwrap_or_default().trim();
+    let level = LevelFilter::from(level);
+    EnvFilter::builder()
+        .parse(format!("{level},{QUIET},{chosen}"))
+        .map_err(|source| LogError::Filter { text: chosen.to_owned(), source })
+}
+
+/// A panic in a task would otherwise be seen on the terminal alone.
+fn log_panics() {
+    let print = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        let place = info.location().map(|at| format!("{}:{}", at.file(), at.line()));
+        tracing::error!(event = event::PANICKED, place, reason = info.payload_as_str(), "panicked");
+        figures().panics.add(1);
+        print(info);
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(level: Level, chosen: Option<&str>, want: &[&str]) {
+        let text = filter(level, chosen).unwrap().to_string();
+        let is_quiet = |part: &&str| QUIET.split(',').any(|quiet| quiet == *part);
+        let (kept, loud): (Vec<_>, Vec<_>) = text.split(',').partition(is_quiet);
+        assert_eq!(loud, want, "{text}");
+        let overruled = want.iter().filter(|part| part.starts_with("chromiumoxide")).count();
+        assert_eq!(kept.len(), QUIET.split(',').count() - overruled, "{text}");
+    }
+
+    #[test]
+    fn the_variable_replaces_the_level_and_keeps_the_quiet_quiet() {
+        check(Level::Info, None, &["info"]);
+        check(Level::Trace, Some(" "), &["trace"]);
+        check(Level::Info, Some("debug"), &["debug"]);
+        check(Level::Warn, Some("furrow_env=trace"), &["furrow_env=trace", "warn"]);
+        check(Level::Warn, Some("info,furrow_env=trace"), &["furrow_env=trace", "info"]);
+        check(Level::Info, Some("chromiumoxide=debug"), &["chromiumoxide=debug", "info"]);
+    }
+
+    #[test]
+    fn a_variable_that_is_no_filter_is_refused_with_the_remedy() {
+        let error = filter(Level::Info, Some("furrow=loud")).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "FURROW_LOG=\"furrow=loud\" is no filter: use a level, or a list such as info,furrow_env=debug"
+        );
+    }
+
+    #[test]
+    fn a_role_names_its_file() {
+        assert_eq!(log_path(Path::new("r"), Role::Env), Path::new("r/logs/env.jsonl"));
+    }
+}

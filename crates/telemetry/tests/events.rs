@@ -1,0 +1,468 @@
+//! Every event as a reader of the log sees it, and the figures it moves. The `*.acknowledged`, `trajectory.scored` and
+//! `shard.published` lines are a contract: checkers outside this repository hold them against the data set.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::panic;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use furrow_rollout::{
+    Ancestry, Cause, End, GroupRecord, GroupStatistics, Id, OutcomeName, PolicyKind, Score, Split, TimeSplit,
+};
+use furrow_telemetry::*;
+use serde_json::{Map, Value, json};
+
+/// Reads the log of this process, one event at a time.
+struct Reader {
+    path: PathBuf,
+    seen: BTreeSet<String>,
+}
+
+impl Reader {
+    /// Emits, and compares the one new line (times and messages aside) and what it added to the figures.
+    #[track_caller]
+    fn check(&mut self, emit: impl FnOnce(), level: &str, want: Value, moved: &[(&str, i64)]) {
+        let (lines, before) = (self.lines().len(), totals());
+        emit();
+        let mut new = self.lines().split_off(lines);
+        assert_eq!(new.len(), 1, "one event, one line: {new:?}");
+        let mut line = new.remove(0);
+        assert_eq!(line.remove("level").unwrap(), level, "{line:?}");
+        for key in ["timestamp", "target", "message"] {
+            assert!(line.remove(key).unwrap().is_string());
+        }
+        let name = want["event"].as_str().unwrap().to_owned();
+        let Value::Object(want) = want else { panic!("a row wants an object: {want}") };
+        assert_eq!(line, want);
+        assert_eq!(changed(&before), moved.iter().map(|&(key, by)| (key.to_owned(), by)).collect::<Vec<_>>());
+        self.seen.insert(name);
+    }
+
+    fn lines(&self) -> Vec<Map<String, Value>> {
+        let text = fs::read_to_string(&self.path).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+/// Every figure as one whole number: averages and histograms by their counts.
+fn totals() -> Vec<(String, i64)> {
+    let total = |point: Point| {
+        let key = point.label.map_or(point.name.to_owned(), |(_, word)| format!("{}/{word}", point.name));
+        let number = match point.sample {
+            Sample::Counter(value) => value as i64,
+            Sample::Gauge(value) => value.unwrap_or(-1),
+            Sample::Average { count, .. } => count as i64,
+            Sample::Histogram(buckets) => buckets.count() as i64,
+        };
+        (key, number)
+    };
+    figures().points().into_iter().map(total).collect()
+}
+
+fn changed(before: &[(String, i64)]) -> Vec<(String, i64)> {
+    let now = totals();
+    let moved = now.into_iter().zip(before).map(|((key, now), (_, then))| (key, now - then));
+    moved.filter(|(_, by)| *by != 0).collect()
+}
+
+fn ancestry() -> Ancestry {
+    let run_id = Id::new("r").unwrap();
+    let group_id = Id::nth(&run_id, 3);
+    let trajectory_id = Id::attempt(&group_id, 1, 0);
+    Ancestry { run_id, group_id, sample_index: 1, attempt: 0, trajectory_id }
+}
+
+fn split(cause: Cause, micros: u64) -> TimeSplit {
+    let mut split = TimeSplit::default();
+    split.add(cause, micros);
+    split
+}
+
+#[test]
+fn every_event_is_one_line_and_its_figures() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = log_path(folder.path(), Role::Tool);
+    let config = TelemetryFile { log_level: Level::Debug, stderr_level: Level::Error, ..Default::default() };
+    Logs::to_file(path.clone(), &config.check().unwrap()).start().unwrap();
+    let mut reader = Reader { path, seen: BTreeSet::new() };
+    what_the_coordinator_says(&mut reader);
+    what_an_environment_worker_says(&mut reader);
+    what_a_policy_worker_says(&mut reader);
+    what_every_process_says(&mut reader);
+    let all: BTreeSet<String> = event::ALL.iter().map(ToString::to_string).collect();
+    assert_eq!(reader.seen, all, "each name belongs to an event, and each event is tried here");
+}
+
+fn what_the_coordinator_says(reader: &mut Reader) {
+    let of = &ancestry();
+    let (run_id, trajectory_id) = ("r", "r-g000003-s1-a0");
+    let run = &of.run_id;
+    reader.check(
+        || RunStarted { run_id: run, resumed: false }.emit(),
+        "INFO",
+        json!({"event": "run.started", "run_id": run_id, "resumed": false}),
+        &[],
+    );
+    reader.check(
+        || RunEnded { run_id: run, complete: true, scored: 60, failed: 2 }.emit(),
+        "INFO",
+        json!({"event": "run.ended", "run_id": run_id, "complete": true, "scored": 60, "failed": 2}),
+        &[],
+    );
+    reader.check(
+        || WorkerRegistered { kind: WorkerKind::Env, worker: "e1", slots: 8 }.emit(),
+        "INFO",
+        json!({"event": "worker.registered", "kind": "env", "worker": "e1", "slots": 8}),
+        &[("rollout/workers/env", 1)],
+    );
+    reader.check(
+        || WorkerRefused { kind: WorkerKind::Policy, worker: "p1", reason: "speaks version 2" }.emit(),
+        "WARN",
+        json!({"event": "worker.refused", "kind": "policy", "worker": "p1", "reason": "speaks version 2"}),
+        &[("rollout/workers_refused/policy", 1)],
+    );
+    reader.check(
+        || WorkerLost { kind: WorkerKind::Env, worker: "e1", reason: "silent for 30 s" }.emit(),
+        "WARN",
+        json!({"event": "worker.lost", "kind": "env", "worker": "e1", "reason": "silent for 30 s"}),
+        &[("rollout/workers/env", -1)],
+    );
+    reader.check(
+        || AssignmentLeased { of, token: 7, worker: "e1", task_id: "click \"me\"\n" }.emit(),
+        "INFO",
+        json!({"event": "assignment.leased", "run_id": run_id, "trajectory_id": trajectory_id, "token": 7,
+               "worker": "e1", "task_id": "click \"me\"\n"}),
+        &[("rollout/assignments", 1)],
+    );
+    reader.check(
+        || LeaseLost { of, token: 7, worker: "e1" }.emit(),
+        "WARN",
+        json!({"event": "lease.lost", "run_id": run_id, "trajectory_id": trajectory_id, "token": 7, "worker": "e1"}),
+        &[("rollout/leases_lost", 1)],
+    );
+    reader.check(
+        || CallFenced { of, token: 7, call: "record_step" }.emit(),
+        "WARN",
+        json!({"event": "call.fenced", "run_id": run_id, "trajectory_id": trajectory_id, "token": 7, "call": "record_step"}),
+        &[("rollout/calls_fenced", 1)],
+    );
+    reader.check(
+        || CallRepeated { of, call: "record_step" }.emit(),
+        "DEBUG",
+        json!({"event": "call.repeated", "run_id": run_id, "trajectory_id": trajectory_id, "call": "record_step"}),
+        &[("rollout/calls_repeated", 1)],
+    );
+    reader.check(
+        || StepRecorded { of, step: 2, token: 8 }.emit(),
+        "DEBUG",
+        json!({"event": "step.recorded", "run_id": run_id, "trajectory_id": trajectory_id, "step": 2, "token": 8}),
+        &[("rollout/steps", 1)],
+    );
+    reader.check(
+        || TrajectoryFinished { of, token: 8, end: End::Done, steps: 3 }.emit(),
+        "DEBUG",
+        json!({"event": "trajectory.finished", "run_id": run_id, "trajectory_id": trajectory_id, "token": 8,
+               "end": "done", "steps": 3}),
+        &[],
+    );
+    let score = |success| Score {
+        reward: Some(0.5),
+        success,
+        components: Vec::new(),
+        scorer: "probe".into(),
+        version: 1,
+        rationale: String::new(),
+        evidence_sha256: [0; 32],
+    };
+    let scored = |score: &Score| {
+        TrajectoryScored { of, end: End::Done, score, reward: 0.5, score_micros: 40 }.emit();
+    };
+    reader.check(
+        || scored(&score(Some(true))),
+        "INFO",
+        json!({"event": "trajectory.scored", "run_id": run_id, "trajectory_id": trajectory_id, "reward": 0.5,
+               "success": true, "end": "done", "scorer": "probe"}),
+        &[
+            ("rollout/trajectories", 1),
+            ("rollout/scored", 1),
+            ("rollout/ends/done", 1),
+            ("rollout/successes", 1),
+            ("rollout/reward", 1),
+            ("rollout/score_micros", 1),
+        ],
+    );
+    reader.check(
+        || scored(&score(None)),
+        "INFO",
+        json!({"event": "trajectory.scored", "run_id": run_id, "trajectory_id": trajectory_id, "reward": 0.5,
+               "end": "done", "scorer": "probe"}),
+        &[
+            ("rollout/trajectories", 1),
+            ("rollout/scored", 1),
+            ("rollout/ends/done", 1),
+            ("rollout/reward", 1),
+            ("rollout/score_micros", 1),
+        ],
+    );
+    reader.check(
+        || TrajectoryFailed { of, end: End::PageCrash, reason: "gone", retried: true }.emit(),
+        "WARN",
+        json!({"event": "trajectory.failed", "run_id": run_id, "trajectory_id": trajectory_id, "end": "page_crash",
+               "retried": true, "reason": "gone"}),
+        &[
+            ("rollout/trajectories", 1),
+            ("rollout/failed", 1),
+            ("rollout/ends/page_crash", 1),
+            ("rollout/retries", 1),
+        ],
+    );
+    let group = |valid, rewards| GroupRecord {
+        run_id: of.run_id.clone(),
+        group_id: of.group_id.clone(),
+        task_id: "t".into(),
+        suite: "s".into(),
+        split: Split::Train,
+        seed: 1,
+        planned: 4,
+        valid,
+        failed: Default::default(),
+        rewards,
+        policy_versions: None,
+        closed_at_micros: 0,
+    };
+    let equal = GroupStatistics { mean: 1.0, std: 0.0, zero_variance: true };
+    reader.check(
+        || GroupClosed { group: &group(4, Some(equal)) }.emit(),
+        "INFO",
+        json!({"event": "group.closed", "run_id": run_id, "group_id": "r-g000003", "planned": 4, "valid": 4,
+               "mean": 1.0, "std": 0.0}),
+        &[("rollout/groups", 1), ("rollout/groups_zero_variance", 1)],
+    );
+    reader.check(
+        || GroupClosed { group: &group(0, None) }.emit(),
+        "INFO",
+        json!({"event": "group.closed", "run_id": run_id, "group_id": "r-g000003", "planned": 4, "valid": 0}),
+        &[("rollout/groups", 1), ("rollout/groups_short", 1)],
+    );
+    let shard_id = &Id::new("r-7").unwrap();
+    let delays = &[Duration::from_micros(900), Duration::from_millis(2)];
+    reader.check(
+        || ShardPublished { shard_id, version: 5, delays, bytes: 1234 }.emit(),
+        "INFO",
+        json!({"event": "shard.published", "shard_id": "r-7", "version": 5, "trajectories": 2, "bytes": 1234,
+               "slowest_micros": 2000}),
+        &[
+            ("records/shards", 1),
+            ("records/trajectories", 2),
+            ("records/bytes", 1234),
+            ("records/publish_micros", 2),
+        ],
+    );
+    reader.check(
+        || AdmissionPaused { reason: PauseReason::DiskReserve, detail: "1 GB left of 5" }.emit(),
+        "WARN",
+        json!({"event": "admission.paused", "reason": "disk_reserve", "detail": "1 GB left of 5"}),
+        &[("rollout/paused/disk_reserve", 1)],
+    );
+    reader.check(
+        || AdmissionResumed { reason: PauseReason::DiskReserve }.emit(),
+        "INFO",
+        json!({"event": "admission.resumed", "reason": "disk_reserve"}),
+        &[("rollout/paused/disk_reserve", -1)],
+    );
+    reader.check(
+        || SpoolRecovered { files: 3, records: 40, cut_bytes: 17 }.emit(),
+        "INFO",
+        json!({"event": "spool.recovered", "files": 3, "records": 40, "cut_bytes": 17}),
+        &[("records/spool_recovered", 3)],
+    );
+}
+
+fn what_an_environment_worker_says(reader: &mut Reader) {
+    let of = &ancestry();
+    let (run_id, trajectory_id) = ("r", "r-g000003-s1-a0");
+    let timing = &split(Cause::Policy, 1500);
+    reader.check(
+        || TrajectoryStarted { of, token: 8, worker: "e1", browser: "b0" }.emit(),
+        "INFO",
+        json!({"event": "trajectory.started", "run_id": run_id, "trajectory_id": trajectory_id, "token": 8,
+               "worker": "e1", "browser": "b0"}),
+        &[],
+    );
+    let outcome = OutcomeName::OutsidePage;
+    reader.check(
+        || StepAcknowledged { of, step: 2, token: 8, outcome, timing, screenshot_bytes: 99 }.emit(),
+        "INFO",
+        json!({"event": "step.acknowledged", "run_id": run_id, "trajectory_id": trajectory_id, "step": 2, "token": 8,
+               "outcome": "outside_page", "micros": 1500}),
+        &[
+            ("env/steps", 1),
+            ("env/step_micros", 1),
+            ("env/outcomes/outside_page", 1),
+            ("env/screenshot_bytes", 99),
+        ],
+    );
+    reader.check(
+        || TrajectoryAcknowledged { of, token: 8, end: End::Answered, steps: 3, timing }.emit(),
+        "INFO",
+        json!({"event": "trajectory.acknowledged", "run_id": run_id, "trajectory_id": trajectory_id, "token": 8,
+               "end": "answered", "steps": 3, "micros": 1500}),
+        &[("env/trajectories", 1)],
+    );
+    reader.check(
+        || TrajectoryAbandoned { of, token: 8, reason: "its token is stale" }.emit(),
+        "WARN",
+        json!({"event": "trajectory.abandoned", "run_id": run_id, "trajectory_id": trajectory_id, "token": 8,
+               "reason": "its token is stale"}),
+        &[("env/abandoned", 1)],
+    );
+    let test = |problem| ChromiumSelfTest { product: "Chrome/156", sandbox: true, micros: 9, problem }.emit();
+    reader.check(
+        || test(None),
+        "INFO",
+        json!({"event": "chromium.self_test", "product": "Chrome/156", "sandbox": true, "micros": 9, "passed": true}),
+        &[],
+    );
+    reader.check(
+        || test(Some("no screenshot")),
+        "WARN",
+        json!({"event": "chromium.self_test", "product": "Chrome/156", "sandbox": true, "micros": 9, "passed": false,
+               "problem": "no screenshot"}),
+        &[],
+    );
+    reader.check(
+        || BrowserStarted { browser: "b0", pid: 42, product: "Chrome/156", micros: 800 }.emit(),
+        "INFO",
+        json!({"event": "browser.started", "browser": "b0", "pid": 42, "product": "Chrome/156", "micros": 800}),
+        &[("env/browsers", 1), ("env/browsers_started", 1)],
+    );
+    reader.check(
+        || BrowserStopped { browser: "b0", pid: 42 }.emit(),
+        "INFO",
+        json!({"event": "browser.stopped", "browser": "b0", "pid": 42}),
+        &[("env/browsers", -1)],
+    );
+    let died = |death| BrowserDied { browser: "b1", pid: 43, death, detail: "signal 9" }.emit();
+    reader.check(
+        || died(BrowserDeath::Exited),
+        "WARN",
+        json!({"event": "browser.died", "browser": "b1", "pid": 43, "death": "exited", "detail": "signal 9"}),
+        &[("env/browsers", -1), ("env/browsers_died/exited", 1)],
+    );
+    reader.check(
+        || died(BrowserDeath::StartFailed),
+        "WARN",
+        json!({"event": "browser.died", "browser": "b1", "pid": 43, "death": "start_failed", "detail": "signal 9"}),
+        &[("env/browsers_died/start_failed", 1)],
+    );
+    reader.check(
+        || PageCrashed { of, step: 4 }.emit(),
+        "WARN",
+        json!({"event": "page.crashed", "run_id": run_id, "trajectory_id": trajectory_id, "step": 4}),
+        &[("env/pages_crashed", 1)],
+    );
+    reader.check(
+        || PageHung { of, step: 4, waited_for: "screenshot" }.emit(),
+        "WARN",
+        json!({"event": "page.hung", "run_id": run_id, "trajectory_id": trajectory_id, "step": 4,
+               "waited_for": "screenshot"}),
+        &[("env/pages_hung", 1)],
+    );
+    reader.check(
+        || DialogDismissed { of }.emit(),
+        "DEBUG",
+        json!({"event": "dialog.dismissed", "run_id": run_id, "trajectory_id": trajectory_id}),
+        &[("env/dialogs_dismissed", 1)],
+    );
+    reader.check(
+        || PopupClosed { of }.emit(),
+        "DEBUG",
+        json!({"event": "popup.closed", "run_id": run_id, "trajectory_id": trajectory_id}),
+        &[("env/popups_closed", 1)],
+    );
+    reader.check(
+        || DownloadDenied { of }.emit(),
+        "DEBUG",
+        json!({"event": "download.denied", "run_id": run_id, "trajectory_id": trajectory_id}),
+        &[("env/downloads_denied", 1)],
+    );
+    let (host, reason) = ("x".repeat(500), BlockReason::OffList);
+    reader.check(
+        || RequestBlocked { of: Some(of), host: &host, reason }.emit(),
+        "DEBUG",
+        json!({"event": "request.blocked", "run_id": run_id, "trajectory_id": trajectory_id, "host": "x".repeat(253),
+               "reason": "off_list"}),
+        &[("env/requests_blocked/off_list", 1)],
+    );
+    reader.check(
+        || RequestBlocked { of: None, host: "a.test", reason: BlockReason::Scheme }.emit(),
+        "DEBUG",
+        json!({"event": "request.blocked", "host": "a.test", "reason": "scheme"}),
+        &[("env/requests_blocked/scheme", 1)],
+    );
+}
+
+fn what_a_policy_worker_says(reader: &mut Reader) {
+    let Ancestry { trajectory_id, .. } = &ancestry();
+    let id = trajectory_id.as_str();
+    reader.check(
+        || SessionOpened { trajectory_id, worker: "p1", policy_kind: PolicyKind::Random }.emit(),
+        "INFO",
+        json!({"event": "session.opened", "trajectory_id": id, "worker": "p1", "policy_kind": "random"}),
+        &[("policy/sessions", 1), ("policy/sessions_opened", 1)],
+    );
+    reader.check(
+        || SessionRebuilt { trajectory_id, worker: "p1", steps: 4 }.emit(),
+        "INFO",
+        json!({"event": "session.rebuilt", "trajectory_id": id, "worker": "p1", "steps": 4}),
+        &[("policy/sessions_rebuilt", 1)],
+    );
+    reader.check(
+        || ReplySent { trajectory_id, step: 4, valid: false, service_micros: 30 }.emit(),
+        "DEBUG",
+        json!({"event": "reply.sent", "trajectory_id": id, "step": 4, "valid": false, "service_micros": 30}),
+        &[("policy/replies", 1), ("policy/replies_invalid", 1), ("policy/service_micros", 1)],
+    );
+    reader.check(
+        || ReplyRepeated { trajectory_id, step: 4 }.emit(),
+        "DEBUG",
+        json!({"event": "reply.repeated", "trajectory_id": id, "step": 4}),
+        &[("policy/replies_repeated", 1)],
+    );
+    reader.check(
+        || SessionClosed { trajectory_id, worker: "p1", end: SessionEnd::Disconnected, replies: 5 }.emit(),
+        "INFO",
+        json!({"event": "session.closed", "trajectory_id": id, "worker": "p1", "end": "disconnected", "replies": 5}),
+        &[("policy/sessions", -1), ("policy/sessions_ended/disconnected", 1)],
+    );
+}
+
+fn what_every_process_says(reader: &mut Reader) {
+    reader.check(
+        || Draining { role: Role::Env, in_hand: 6 }.emit(),
+        "INFO",
+        json!({"event": "process.draining", "role": "env", "in_hand": 6}),
+        &[],
+    );
+    reader.check(
+        || Drained { role: Role::Env, left: 0, micros: 70 }.emit(),
+        "INFO",
+        json!({"event": "process.drained", "role": "env", "left": 0, "micros": 70}),
+        &[],
+    );
+    reader.check(
+        || Drained { role: Role::Env, left: 1, micros: 70 }.emit(),
+        "WARN",
+        json!({"event": "process.drained", "role": "env", "left": 1, "micros": 70}),
+        &[],
+    );
+    reader.check(
+        || assert!(std::thread::spawn(|| panic::panic_any("by intent")).join().is_err()),
+        "ERROR",
+        json!({"event": "process.panicked", "place": format!("{}:{}", file!(), line!() - 2), "reason": "by intent"}),
+        &[("process/panics", 1)],
+    );
+}

@@ -1,0 +1,1 @@
+//! For tests: scripted pages, stand-in servers, seeded failures.

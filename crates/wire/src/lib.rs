@@ -1,0 +1,44 @@
+//! The contract between machines: proto messages in, nouns out, and the other way round.
+//!
+//! The only crate that reads `proto/`. Each noun has one file with one door: `*_from` checks what came from outside (sizes, words,
+//! ranges) and names what is wrong; `*_into` cannot fail. Behind the door a message is trusted.
+
+mod assignment;
+mod error;
+mod limits;
+mod link;
+mod observation;
+mod reply;
+mod session;
+mod step;
+mod trace;
+
+pub use assignment::{
+    ancestry_from, ancestry_into, assignment_from, assignment_into, session_spec_from, session_spec_into,
+    task_from, task_into,
+};
+pub use error::{Refusal, WireError, refusal};
+pub use limits::{MESSAGE_BYTES_MAX, PAST_STEPS_MAX, RECORD_BYTES_MAX, SCREENSHOT_BYTES_MAX};
+pub use link::{Connect, Tcp, Timeouts, accept, endpoint, server, with_health_and_reflection, within};
+pub use observation::{observation_from, observation_into, screenshot_from, screenshot_into};
+pub use reply::{outcome_from, outcome_into, reply_from, reply_into};
+pub use session::{Opening, PastStep, past_from, past_into};
+pub use step::{
+    OpaqueStep, decode_ending, decode_opaque_step, decode_step, digest, encode_ending, encode_opaque_step,
+};
+pub use trace::{decode_trace, encode_trace};
+
+/// The generated messages and services.
+pub mod v1 {
+    #![allow(
+        missing_docs,
+        unused_qualifications,
+        clippy::all,
+        clippy::pedantic,
+        reason = "generated from proto/"
+    )]
+    tonic::include_proto!("furrow.v1");
+
+    /// Descriptor set for the reflection service.
+    pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/furrow.bin"));
+}

@@ -1,0 +1,427 @@
+//! Every noun survives the wire, and no bytes from outside panic a door.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use bytes::Bytes;
+use furrow_rollout::*;
+use furrow_wire as wire;
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+fn text() -> impl Strategy<Value = String> {
+    ".{0,30}"
+}
+
+fn point() -> impl Strategy<Value = PagePoint> {
+    (-10f32..5000.0, -10f32..5000.0).prop_map(|(x, y)| PagePoint { x, y })
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    prop_oneof![
+        point().prop_map(|at| Action::Click { at }),
+        (option::of(point()), text(), any::<bool>()).prop_map(|(into, content, press_enter)| Action::Write {
+            into,
+            content,
+            press_enter
+        }),
+        (0usize..4).prop_map(|i| Action::Scroll { direction: Direction::ALL[i] }),
+        Just(Action::GoBack),
+        Just(Action::Refresh),
+        Just(Action::Restart),
+        text().prop_map(|url| Action::Goto { url }),
+        (0u8..=10).prop_map(|seconds| Action::Wait { seconds }),
+        text().prop_map(|content| Action::Answer { content }),
+        (point(), point()).prop_map(|(from, to)| Action::Drag { from, to }),
+        any::<u32>().prop_map(|index| Action::SelectTab { index }),
+        text().prop_map(|key| Action::PressKey { key }),
+    ]
+}
+
+fn reply() -> impl Strategy<Value = Reply> {
+    let read = prop_oneof![action().prop_map(Ok), text().prop_map(Err)];
+    (text(), text(), text(), read).prop_map(|(raw_text, name, args_json, action)| Reply {
+        raw_text,
+        name,
+        args_json,
+        action,
+    })
+}
+
+fn outcome() -> impl Strategy<Value = Outcome> {
+    (0..OutcomeName::ALL.len(), text()).prop_map(|(i, detail)| Outcome::told(OutcomeName::ALL[i], detail))
+}
+
+fn format() -> impl Strategy<Value = ImageFormat> {
+    prop_oneof![Just(ImageFormat::Png), (1u8..=100).prop_map(|quality| ImageFormat::Jpeg { quality })]
+}
+
+fn size() -> impl Strategy<Value = Size> {
+    (1u32..=16_384, 1u32..=16_384).prop_map(|(width, height)| Size { width, height })
+}
+
+fn screenshot() -> impl Strategy<Value = Screenshot> {
+    (vec(any::<u8>(), 0..64), format(), size()).prop_map(|(bytes, format, size)| Screenshot {
+        bytes: bytes.into(),
+        format,
+        size,
+    })
+}
+
+/// Marks with these roles and texts, each with a box as large as the picture allows where it begins.
+fn marks(words: Vec<(String, String)>, picture: Size) -> Vec<Mark> {
+    let mark = |(mark, (role, text)): (u32, (String, String))| {
+        let (x, y) = ((mark % picture.width) as f32, (mark % picture.height) as f32);
+        let (width, height) = (picture.width as f32 - x, picture.height as f32 - y);
+        Mark { mark, role, text, x, y, width, height }
+    };
+    (1..).zip(words).map(mark).collect()
+}
+
+fn observation() -> impl Strategy<Value = Observation> {
+    let tab = (text(), text(), any::<bool>()).prop_map(|(title, url, active)| Tab { title, url, active });
+    let words = option::of(vec(("[a-z]{0,20}", text()), 0..4));
+    (screenshot(), text(), text(), vec(tab, 0..4), 0f32..1e6, 0f32..1e6, option::of(text()), words).prop_map(
+        |(screenshot, url, title, tabs, scroll_y, page_height, axtree, words)| Observation {
+            marks: words.map(|words| marks(words, screenshot.size)),
+            screenshot,
+            url,
+            title,
+            tabs,
+            scroll_y,
+            page_height,
+            axtree,
+        },
+    )
+}
+
+fn split() -> impl Strategy<Value = TimeSplit> {
+    vec(0u64..1 << 40, Cause::ALL.len()).prop_map(|micros| {
+        let mut split = TimeSplit::default();
+        Cause::ALL.into_iter().zip(micros).for_each(|(cause, micros)| split.add(cause, micros));
+        split
+    })
+}
+
+fn tokens() -> impl Strategy<Value = TokenTrace> {
+    let floats = |n: usize| option::of(vec(option::of(-50f32..=0.0), n));
+    let span = (
+        any::<u32>(),
+        any::<u32>(),
+        any::<u32>(),
+        any::<u16>(),
+        any::<u16>(),
+        any::<[u8; 32]>(),
+        any::<[u8; 32]>(),
+    )
+        .prop_map(|(step, token_start, token_len, tiles_x, tiles_y, blob_sha256, rgb_sha256)| {
+            ImageSpan { step, token_start, token_len, tiles_x, tiles_y, blob_sha256, rgb_sha256 }
+        });
+    (0usize..6).prop_flat_map(move |n| {
+        (
+            (vec(any::<u32>(), 0..8), vec(span.clone(), 0..3), vec(any::<u32>(), n), vec(any::<bool>(), n)),
+            (
+                vec(any::<bool>(), n),
+                option::of(vec(any::<u32>(), 0..8)),
+                any::<u32>(),
+                any::<[u8; 16]>(),
+                any::<[u8; 16]>(),
+            ),
+            (floats(n), floats(n), option::of(vec(option::of(any::<u32>()), n)), floats(n)),
+            (
+                vec(any::<u32>(), 0..5),
+                vec(any::<u32>(), 0..5),
+                vec(any::<i32>(), n),
+                0..FinishReason::ALL.len(),
+            ),
+        )
+            .prop_map(|(a, b, c, d)| TokenTrace {
+                prompt_token_ids: a.0,
+                image_spans: a.1,
+                response_token_ids: a.2,
+                response_mask: a.3,
+                forced: b.0,
+                commit_token_ids: b.1,
+                prefix_len: b.2,
+                prefix_hash: b.3,
+                prompt_hash: b.4,
+                logprobs: c.0,
+                sampled_logprobs: c.1,
+                kept_count: c.2,
+                entropy: c.3,
+                kept_token_ids: d.0,
+                kept_offsets: d.1,
+                policy_versions: d.2,
+                finish_reason: FinishReason::ALL[d.3],
+            })
+    })
+}
+
+fn trace() -> impl Strategy<Value = Trace> {
+    let engine = (
+        text(),
+        option::of(any::<u32>()),
+        option::of(0..StateOrigin::ALL.len()),
+        0f32..200.0,
+        any::<[u32; 3]>(),
+        any::<[u64; 4]>(),
+    )
+        .prop_map(|(worker, slot, origin, batch_size_mean, counts, times)| Engine {
+            worker,
+            slot,
+            state_origin: origin.map(|i| StateOrigin::ALL[i]),
+            batch_size_mean,
+            prefill_tokens: counts[0],
+            reused_tokens: counts[1],
+            decode_steps: counts[2],
+            queue_micros: times[0],
+            service_micros: times[1],
+            gpu_micros: times[2],
+        });
+    (
+        0..PolicyKind::ALL.len(),
+        option::of(any::<i32>()),
+        option::of(any::<i32>()),
+        option::of(tokens()),
+        engine,
+    )
+        .prop_map(|(kind, version, oldest, tokens, engine)| Trace {
+            policy_kind: PolicyKind::ALL[kind],
+            policy_version: version.map(PolicyVersion),
+            state_version_min: oldest.map(PolicyVersion),
+            tokens,
+            engine,
+        })
+}
+
+fn step() -> impl Strategy<Value = wire::OpaqueStep> {
+    (any::<u32>(), observation(), reply(), outcome(), trace(), split(), any::<i64>()).prop_map(
+        |(step, observation, reply, outcome, trace, timing, observed_at_micros)| wire::OpaqueStep {
+            step,
+            observation,
+            reply,
+            outcome,
+            trace: wire::encode_trace(&trace),
+            timing,
+            observed_at_micros,
+        },
+    )
+}
+
+fn ending() -> impl Strategy<Value = Ending> {
+    let evidence = (
+        option::of(vec(any::<u8>(), 0..32)),
+        [option::of(text()), option::of(text()), option::of(text()), option::of(text())],
+    )
+        .prop_map(|(screenshot, [url, title, answer, probe_json])| Evidence {
+            screenshot: screenshot.map(Bytes::from),
+            url,
+            title,
+            answer,
+            probe_json,
+        });
+    let environment = (text(), text(), any::<bool>(), text(), text(), option::of(size())).prop_map(
+        |(worker, browser, sandbox, locale, timezone, viewport)| EnvironmentFingerprint {
+            worker,
+            browser,
+            sandbox,
+            locale,
+            timezone,
+            viewport,
+        },
+    );
+    (
+        0..End::ALL.len(),
+        text(),
+        option::of(evidence),
+        text(),
+        any::<u32>(),
+        option::of(outcome()),
+        split(),
+        environment,
+    )
+        .prop_map(|(end, reason, evidence, goal, steps, last_outcome, timing, environment)| Ending {
+            end: End::ALL[end],
+            reason,
+            evidence,
+            goal,
+            steps,
+            last_outcome,
+            timing,
+            environment,
+        })
+}
+
+fn assignment() -> impl Strategy<Value = Assignment> {
+    let task = (
+        (text(), text(), 0usize..4, option::of(text()), text(), any::<u64>(), any::<u32>(), any::<u64>()),
+        (size(), format(), option::of(size()), any::<bool>(), vec(text(), 0..3)),
+        ([option::of(text()), option::of(text()), option::of(text())], option::of(any::<u32>())),
+    )
+        .prop_map(|(a, b, (hooks, virtual_step))| {
+            let [start, probe, solve] = hooks;
+            Task {
+                task_id: a.0,
+                suite: a.1,
+                split: Split::ALL[a.2],
+                goal: a.3,
+                start_url: a.4,
+                seed: a.5,
+                max_steps: a.6,
+                time_limit_millis: a.7,
+                viewport: b.0,
+                observation: ObservationSpec { format: b.1, clip: b.2, square: b.3 },
+                allow_hosts: b.4,
+                hooks: PageHooks { start, probe, solve },
+                clock: virtual_step.map_or(Clock::Real, |step_millis| Clock::Virtual { step_millis }),
+            }
+        });
+    let session = (text(), vec(0usize..4, 0..4), 0f32..2.0, any::<u32>(), any::<u64>(), text(), 0u32..9)
+        .prop_map(|(name, extra, temperature, top_k, seed, instructions, keep)| SessionSpec {
+            grammar: Grammar { name, extra: extra.into_iter().map(|i| ExtraAction::ALL[i]).collect() },
+            sampling: Sampling { temperature, top_k, seed, ..Sampling::default() },
+            context: match keep {
+                0 => ContextPolicy::Append,
+                1 => ContextPolicy::LastImage,
+                2 => ContextPolicy::Fresh,
+                k => ContextPolicy::Window(k),
+            },
+            instructions,
+        });
+    (task, session, any::<u64>(), any::<u64>(), text(), any::<u32>(), any::<u32>()).prop_map(
+        |(task, session, token, lease_millis, policy_address, sample_index, attempt)| {
+            let run_id = Id::new("run-1").unwrap();
+            let group_id = Id::nth(&run_id, 7);
+            let trajectory_id = Id::attempt(&group_id, sample_index, attempt);
+            Assignment {
+                ancestry: Ancestry { run_id, group_id, sample_index, attempt, trajectory_id },
+                token,
+                lease_millis,
+                task,
+                session,
+                policy_address,
+            }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn steps_survive(noun in step()) {
+        let bytes = wire::encode_opaque_step(&noun);
+        prop_assert_eq!(wire::decode_opaque_step(bytes).unwrap(), noun);
+    }
+
+    #[test]
+    fn traces_survive(noun in trace()) {
+        prop_assert_eq!(wire::decode_trace(&wire::encode_trace(&noun)).unwrap(), noun);
+    }
+
+    #[test]
+    fn endings_survive(noun in ending()) {
+        prop_assert_eq!(wire::decode_ending(wire::encode_ending(&noun)).unwrap(), noun);
+    }
+
+    #[test]
+    fn assignments_survive(noun in assignment()) {
+        prop_assert_eq!(wire::assignment_from(wire::assignment_into(&noun)).unwrap(), noun);
+    }
+
+    #[test]
+    fn damaged_steps_are_refused_or_read(noun in step(), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+        let mut bytes = wire::encode_opaque_step(&noun).to_vec();
+        let at = at.index(bytes.len());
+        bytes[at] = byte;
+        // Whatever comes of it, it is a value: a step, or an error with words.
+        if let Err(error) = wire::decode_step(bytes.into()) {
+            prop_assert!(!error.to_string().is_empty());
+        }
+    }
+}
+
+#[track_caller]
+fn refused(change: impl FnOnce(&mut wire::OpaqueStep), want: &str) {
+    let shot = Screenshot { bytes: Bytes::new(), format: ImageFormat::Png, size: Size::new(8, 8) };
+    let mut noun = wire::OpaqueStep {
+        step: 0,
+        observation: Observation {
+            screenshot: shot,
+            url: String::new(),
+            title: String::new(),
+            tabs: vec![],
+            scroll_y: 0.0,
+            page_height: 0.0,
+            axtree: None,
+            marks: None,
+        },
+        reply: Reply {
+            raw_text: String::new(),
+            name: String::new(),
+            args_json: "{}".into(),
+            action: Ok(Action::GoBack),
+        },
+        outcome: Outcome::named(OutcomeName::Ok),
+        trace: Bytes::new(),
+        timing: TimeSplit::default(),
+        observed_at_micros: 0,
+    };
+    change(&mut noun);
+    let error = wire::decode_opaque_step(wire::encode_opaque_step(&noun)).unwrap_err();
+    assert!(error.to_string().contains(want), "{error} does not say {want:?}");
+}
+
+#[test]
+fn a_door_names_the_field_and_what_is_right() {
+    refused(
+        |step| step.observation.scroll_y = f32::NAN,
+        "observation.scroll_y is \"NaN\"; expected a finite number",
+    );
+    refused(
+        |step| step.observation.screenshot.size = Size::new(0, 8),
+        "size is \"0x8\"; expected sides of 1 to 16384 pixels",
+    );
+    refused(|step| step.observation.title = "x".repeat(5000), "observation.title has 5000, at most 4096");
+    refused(
+        |step| {
+            step.observation.tabs =
+                vec![Tab { title: String::new(), url: String::new(), active: false }; 257];
+        },
+        "observation.tabs has 257",
+    );
+    let mark = |mark| Mark {
+        mark,
+        role: String::new(),
+        text: String::new(),
+        x: 0.0,
+        y: 0.0,
+        width: 8.0,
+        height: 8.0,
+    };
+    refused(
+        |step| step.observation.marks = Some((1..=1001).map(mark).collect()),
+        "observation.marks has 1001, at most 1000",
+    );
+    refused(|step| step.observation.marks = Some(vec![mark(2)]), "expected marks numbered from 1");
+    refused(
+        |step| step.observation.marks = Some(vec![Mark { width: 8.5, ..mark(1) }]),
+        "boxes inside the picture",
+    );
+    refused(
+        |step| step.observation.marks = Some(vec![Mark { text: "x".repeat(201), ..mark(1) }]),
+        "mark 1 has more than 200 characters of text",
+    );
+    refused(
+        |step| step.observation.marks = Some(vec![Mark { role: "x".repeat(65), ..mark(1) }]),
+        "observation.marks.role has 65, at most 64",
+    );
+    refused(
+        |step| step.observation.screenshot.bytes = vec![0; 13 << 20].into(),
+        "screenshot.bytes has 13631488",
+    );
+    refused(
+        |step| step.reply.action = Ok(Action::Wait { seconds: 11 }),
+        "wait.seconds is \"11\"; expected 0 to 10",
+    );
+    refused(|step| step.timing.add(Cause::Boot, u64::MAX), "timing.micros");
+}

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# From a clone to a data set: installs what is missing (Debian), builds, collects, verifies, says where to look.
+#   FURROW_BROWSER=/path/to/chromium-headless-shell   uses that browser and installs nothing
+#   FURROW=/path/to/furrow                            uses that build
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. deploy/ground.sh
+
+need_cargo
+need_browser
+need_miniwob || say "pip cannot get the MiniWoB++ wheel here: collecting the starter tasks alone"
+
+if [ -z "${FURROW:-}" ]; then
+  say "building"
+  cargo build --release --quiet
+  FURROW=$(cargo metadata --format-version 1 --no-deps | python3 -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])')/release/furrow
+fi
+mapfile -t overrides < <(ground_overrides)
+
+if [ ! -d .cache/tiny-7 ]; then
+  say "writing a tiny random checkpoint of the hybrid architecture"
+  mkdir -p .cache
+  "$FURROW" checkpoint init --size tiny --seed 7 .cache/tiny-7
+fi
+
+collect() { # POLICY [more arguments of furrow run]
+  local policy=$1
+  shift
+  say "collecting with the $policy policy"
+  "$FURROW" run deploy/quickstart.toml --clean --set "policy.kind=$policy" --set "run.name=quickstart-$policy" "${overrides[@]}" "$@"
+  "$FURROW" records verify "runs/quickstart-$policy"
+}
+collect scripted
+collect random
+collect model --set tasks.groups=12     # the starter tasks: a random model is slow on a CPU and solves nothing
+
+for policy in scripted random model; do
+  say "runs/quickstart-$policy"
+  "$FURROW" records inspect "runs/quickstart-$policy"
+done
+
+cat <<'MSG'
+
+The data sets are plain Parquet. Look at one with
+
+    python3 -m pip install pyarrow pandas
+    python3 -c 'import pandas; print(pandas.read_parquet("runs/quickstart-scripted/data/trajectories")[["task_id", "reward", "end", "num_steps"]])'
+
+or in DuckDB with
+
+    SELECT task_id, avg(reward) FROM 'runs/quickstart-*/data/trajectories/*.parquet' GROUP BY ALL;
+
+Every screenshot, action and reward is in data/steps; runs/quickstart-model also has every token and its log-probability. docs/DATASET.md explains each
+column, and tests/recompute.py runs/quickstart-model .cache/tiny-7 recomputes the log-probabilities from the files alone (numpy, pyarrow, pillow).
+MSG

@@ -1,0 +1,9 @@
+// Presses a button with the quoted text.
+const middle = (node) => {
+  const box = node.getBoundingClientRect();
+  return { x: box.x + box.width / 2, y: box.y + box.height / 2 };
+};
+const click = (node, element) => ({ action: "click_element", element, ...middle(node) });
+
+const [, text] = goal.match(/"(.*)" button/);
+return click([...document.querySelectorAll("#area button")].find((button) => button.textContent === text), `button ${text}`);

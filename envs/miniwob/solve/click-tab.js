@@ -1,0 +1,9 @@
+// Presses the named tab.
+const middle = (node) => {
+  const box = node.getBoundingClientRect();
+  return { x: box.x + box.width / 2, y: box.y + box.height / 2 };
+};
+const click = (node, element) => ({ action: "click_element", element, ...middle(node) });
+
+const [, number] = goal.match(/Tab #(\d)/);
+return click(document.querySelector(`#area a[href="#tabs-${number}"]`), `Tab #${number}`);

@@ -1,0 +1,11 @@
+// Presses the bin beside the named sender's mail.
+const middle = (node) => {
+  const box = node.getBoundingClientRect();
+  return { x: box.x + box.width / 2, y: box.y + box.height / 2 };
+};
+const click = (node, element) => ({ action: "click_element", element, ...middle(node) });
+
+const [, sender] = goal.match(/^Find the email by (\w+) and/);
+const thread = [...document.querySelectorAll("#main .email-thread")].find((one) => one.querySelector(".email-sender").textContent === sender);
+const bin = thread.querySelector(".trash");
+return middle(bin).y < 205 ? click(bin, "bin") : { action: "scroll", direction: "down" };

@@ -1,0 +1,100 @@
+//! The crate map, kept true: a new edge is drawn here first, then written in a Cargo.toml.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::Path;
+
+/// Crate and what it may use. `telemetry` stands beside the doors, for services only; `testkit` is for tests and may be used by any.
+const MAP: &[(&str, &[&str])] = &[
+    // ground: no network, no clock
+    ("rollout", &[]),
+    ("model", &[]),
+    // doors: one outside format each
+    ("telemetry", &["rollout"]),
+    ("wire", &["rollout"]),
+    ("tasks", &["rollout"]),
+    ("records", &["rollout"]),
+    // services never import each other
+    ("policy", &["rollout", "wire", "model", "telemetry"]),
+    ("env", &["rollout", "wire", "telemetry"]),
+    ("coordinator", &["rollout", "wire", "tasks", "records", "telemetry"]),
+    ("testkit", &["rollout"]),
+];
+
+/// What must stay out of the ground and of crates that never do a thing.
+const STRANGERS: &[(&str, &[&str])] = &[
+    ("rollout", &["tokio", "tonic", "prost", "chromiumoxide", "arrow", "parquet", "serde"]),
+    ("model", &["tokio", "tonic", "prost", "chromiumoxide", "arrow", "parquet"]),
+    ("tasks", &["tokio", "tonic", "chromiumoxide", "arrow"]),
+    ("records", &["tonic", "prost", "chromiumoxide"]),
+    ("policy", &["chromiumoxide", "arrow", "parquet", "rusqlite"]),
+    ("env", &["arrow", "parquet", "rusqlite"]),
+    ("coordinator", &["chromiumoxide"]),
+];
+
+/// Names in `[dependencies]` and `[build-dependencies]` of a crate.
+fn dependencies_of(name: &str) -> Vec<String> {
+    let manifest = fs::read_to_string(Path::new("crates").join(name).join("Cargo.toml")).unwrap();
+    let mut section = "";
+    let mut names = Vec::new();
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            section = line;
+        } else if matches!(section, "[dependencies]" | "[build-dependencies]") && !line.trim().is_empty() {
+            names.push(line.split(['.', ' ', '=']).next().unwrap().to_owned());
+        }
+    }
+    names
+}
+
+#[test]
+fn every_crate_is_on_the_map_and_uses_only_what_is_drawn() {
+    let mut found: Vec<String> = fs::read_dir("crates")
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name != "furrow")
+        .collect();
+    found.sort();
+    let mut drawn: Vec<&str> = MAP.iter().map(|(name, _)| *name).collect();
+    drawn.sort_unstable();
+    assert_eq!(found, drawn, "crates/ and the map differ");
+
+    for (name, may_use) in MAP {
+        for dependency in dependencies_of(name) {
+            let Some(used) = dependency.strip_prefix("furrow-") else { continue };
+            assert!(may_use.contains(&used), "crates/{name} uses {used}: draw that edge first");
+        }
+    }
+}
+
+#[test]
+fn strangers_stay_out() {
+    for (name, strangers) in STRANGERS {
+        for dependency in dependencies_of(name) {
+            assert!(!strangers.contains(&dependency.as_str()), "crates/{name} must not know {dependency}");
+        }
+    }
+}
+
+#[test]
+fn each_file_begins_by_saying_what_it_is_for() {
+    let mut silent = Vec::new();
+    for root in ["crates", "tests"] {
+        visit(Path::new(root), &mut |path| {
+            if path.extension().is_some_and(|ending| ending == "rs") {
+                let text = fs::read_to_string(path).unwrap();
+                if !text.starts_with("//! ") {
+                    silent.push(path.display().to_string());
+                }
+            }
+        });
+    }
+    assert!(silent.is_empty(), "no `//!` sentence on line 1: {silent:?}");
+}
+
+fn visit(folder: &Path, each: &mut dyn FnMut(&Path)) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { visit(&path, each) } else { each(&path) }
+    }
+}

@@ -1,0 +1,261 @@
+#!/usr/bin/env python3
+"""An independent reader that says whether a finished run kept its promises. Shares no code with Furrow: pyarrow, sqlite3 and the logs.
+
+    check.py RUN_DIR [--groups N] [--group-size N]
+
+Prints one line a breach and exits 1 if there is any. What it holds the run to:
+  * every trajectory and step an environment worker saw acknowledged is in the published data exactly once, under the same token;
+  * a scored slot has one scored trajectory, a failed trajectory has no step among the scored ones;
+  * steps are contiguous from 0, counted right, their digests equal where the log names them; no number is NaN;
+  * each group has one row whose counts, mean and spread follow from its trajectories;
+  * tokens grow with each attempt at a slot; the ledger holds nothing that is not published;
+  * no spool file, temporary file or file unknown to the manifest is left.
+"""
+
+import argparse
+import collections
+import glob
+import hashlib
+import json
+import math
+import os
+import sqlite3
+import sys
+
+import pyarrow.parquet as pq
+
+
+class Checker:
+    def __init__(self, run_dir):
+        self.run_dir = run_dir
+        self.breaches = []
+
+    def wrong(self, text):
+        self.breaches.append(text)
+
+    def equal(self, what, got, want):
+        if got != want:
+            self.wrong(f"{what}: {got!r}, expected {want!r}")
+
+    # -- the manifest, read by hand ---------------------------------------------------------------------------------------
+
+    def read_manifest(self):
+        """Files that count after every commit was applied in order, and those that were replaced: readers may still hold them."""
+        folder = os.path.join(self.run_dir, "data", "manifest")
+        names = sorted(name for name in os.listdir(folder) if name.endswith(".json"))
+        versions = [int(name[:-5]) for name in names]
+        if versions:
+            self.equal("manifest versions", versions, list(range(versions[0], versions[0] + len(versions))))
+        current, replaced, shards = {}, set(), collections.Counter()
+        for name in names:
+            with open(os.path.join(folder, name), encoding="utf8") as file:
+                commit = json.load(file)
+            for gone in commit.get("removed", []):
+                if current.pop(gone, None) is None:
+                    self.wrong(f"{name} takes away {gone}, which is not part of the data set")
+                replaced.add(gone)
+            for entry in commit["files"]:
+                if entry["path"] in current:
+                    self.wrong(f"{name} names {entry['path']} a second time")
+                current[entry["path"]] = entry
+            if commit["op"] == "append":
+                shards[commit["txn"]["shard_id"]] += 1
+        for shard, count in shards.items():
+            self.equal(f"commits of shard {shard}", count, 1)
+        return current, replaced
+
+    def read_tables(self, files):
+        rows = {table: [] for table in ("trajectories", "steps", "failed_steps", "groups")}
+        for path, entry in sorted(files.items()):
+            full = os.path.join(self.run_dir, "data", path)
+            if not os.path.exists(full):
+                self.wrong(f"the manifest names {path}, which is not there")
+                continue
+            with open(full, "rb") as file:
+                data = file.read()
+            want = entry["sha256"] if isinstance(entry["sha256"], str) else bytes(entry["sha256"]).hex()
+            self.equal(f"sha256 of {path}", hashlib.sha256(data).hexdigest(), want)
+            table = pq.read_table(full, columns=self.columns(entry["table"]))
+            self.equal(f"rows of {path}", table.num_rows, entry["rows"])
+            if entry["table"] in rows:
+                rows[entry["table"]] += table.to_pylist()
+        return rows
+
+    @staticmethod
+    def columns(table):
+        if table in ("steps", "failed_steps"):
+            return ["trajectory_id", "group_id", "sample_index", "step", "is_first", "is_last", "reward", "observation"]
+        return None
+
+    # -- what must hold ---------------------------------------------------------------------------------------------------
+
+    def check_trajectories(self, rows):
+        by_id = collections.Counter(row["trajectory_id"] for row in rows)
+        for name, count in by_id.items():
+            self.equal(f"rows of trajectory {name}", count, 1)
+        scored = collections.Counter()
+        attempts = collections.defaultdict(list)
+        for row in rows:
+            slot = (row["group_id"], row["sample_index"])
+            attempts[slot].append((row["attempt"], row["fencing_token"], row["trajectory_id"]))
+            if row["status"] == "scored":
+                scored[slot] += 1
+                if row["reward"] is None or not math.isfinite(row["reward"]):
+                    self.wrong(f"{row['trajectory_id']} is scored with reward {row['reward']}")
+                if row["score"]["evidence_sha256"] != row["evidence"]["sha256"]:
+                    self.wrong(f"{row['trajectory_id']}: the scorer saw other evidence than is recorded")
+                self.equal(f"evidence hash of {row['trajectory_id']}", evidence_sha256(row["evidence"]), row["evidence"]["sha256"])
+            elif row["reward"] is not None or row["score"] is not None:
+                self.wrong(f"{row['trajectory_id']} failed and has a reward")
+        for slot, count in scored.items():
+            self.equal(f"scored trajectories of slot {slot}", count, 1)
+        for slot, tries in attempts.items():
+            tries.sort()
+            self.equal(f"attempts at slot {slot}", [attempt for attempt, _, _ in tries], list(range(len(tries))))
+            tokens = [token for _, token, _ in tries]
+            if tokens != sorted(set(tokens)):
+                self.wrong(f"tokens of slot {slot} do not grow: {tokens}")
+        return {row["trajectory_id"]: row for row in rows}
+
+    def check_steps(self, trajectories, steps, failed_steps):
+        seen = collections.defaultdict(list)
+        for rows, status in ((steps, "scored"), (failed_steps, "failed")):
+            for row in rows:
+                seen[row["trajectory_id"]].append(row["step"])
+                owner = trajectories.get(row["trajectory_id"])
+                if owner is None:
+                    self.wrong(f"step {row['step']} of {row['trajectory_id']} has no trajectory")
+                elif owner["status"] != status:
+                    self.wrong(f"{row['trajectory_id']} is {owner['status']}, but has steps among the {status}")
+                if not row["observation"]["screenshot"]["bytes"]:
+                    self.wrong(f"step {row['step']} of {row['trajectory_id']} has no screenshot")
+                if row["reward"] is not None and not math.isfinite(row["reward"]):
+                    self.wrong(f"step {row['step']} of {row['trajectory_id']} has reward {row['reward']}")
+        for name, numbers in seen.items():
+            self.equal(f"steps of {name}", sorted(numbers), list(range(len(numbers))))
+        for name, row in trajectories.items():
+            self.equal(f"num_steps of {name}", row["num_steps"], len(seen.get(name, [])))
+        return seen
+
+    def check_groups(self, trajectories, groups, group_count, group_size):
+        counts = collections.Counter(row["group_id"] for row in groups)
+        for name, count in counts.items():
+            self.equal(f"rows of group {name}", count, 1)
+        members = collections.defaultdict(list)
+        for row in trajectories.values():
+            members[row["group_id"]].append(row)
+        self.equal("groups with trajectories and group rows", sorted(members), sorted(counts))
+        if group_count is not None:
+            self.equal("groups", len(counts), group_count)
+        for row in groups:
+            name = row["group_id"]
+            rewards = [member["reward"] for member in members[name] if member["status"] == "scored"]
+            failed = collections.Counter(member["end"] for member in members[name] if member["status"] == "failed")
+            self.equal(f"valid of group {name}", row["valid"], len(rewards))
+            self.equal(f"failed of group {name}", {cell["end"]: cell["count"] for cell in row["failed"]}, dict(failed))
+            if group_size is not None:
+                self.equal(f"planned of group {name}", row["planned"], group_size)
+            if rewards:
+                mean = sum(rewards) / len(rewards)
+                spread = math.sqrt(sum((reward - mean) ** 2 for reward in rewards) / len(rewards))
+                if abs(row["mean"] - mean) > 1e-9 or abs(row["std"] - spread) > 1e-9:
+                    self.wrong(f"group {name}: mean {row['mean']} and std {row['std']}, expected {mean} and {spread}")
+
+    def check_acknowledged(self, trajectories, seen):
+        """What the environment workers' own logs say was acknowledged."""
+        finished = {}
+        steps = set()
+        for event in events(self.run_dir):
+            if event["event"] == "trajectory.acknowledged":
+                finished[event["trajectory_id"]] = event
+            elif event["event"] == "step.acknowledged":
+                steps.add((event["trajectory_id"], int(event["step"])))
+        for name, event in finished.items():
+            row = trajectories.get(name)
+            if row is None:
+                self.wrong(f"{name} was acknowledged and is not in the data")
+            else:
+                self.equal(f"token of {name}", row["fencing_token"], int(event["token"]))
+        for name, step in sorted(steps):
+            if step not in seen.get(name, []):
+                self.wrong(f"step {step} of {name} was acknowledged and is not in the data")
+        return len(finished), len(steps)
+
+    def check_ledger(self, trajectories):
+        path = os.path.join(self.run_dir, "ledger.sqlite")
+        ledger = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        self.equal("integrity of the ledger", ledger.execute("PRAGMA integrity_check").fetchone()[0], "ok")
+        open_ones = ledger.execute("SELECT count(*) FROM trajectories WHERE state NOT IN ('scored', 'failed')").fetchone()[0]
+        self.equal("assignments left in the ledger", open_ones, 0)
+        unpublished = ledger.execute(
+            "SELECT count(*) FROM trajectories t LEFT JOIN shards s USING (shard_id) WHERE s.state IS NOT 'published'"
+        ).fetchone()[0]
+        self.equal("unpublished trajectories in the ledger", unpublished, 0)
+        known = {row[0] for row in ledger.execute("SELECT trajectory_id FROM trajectories")}
+        self.equal("trajectories the ledger and the data do not share", sorted(known ^ set(trajectories)), [])
+
+    def check_leftovers(self, files, replaced):
+        self.equal("spool files left", sorted(os.listdir(os.path.join(self.run_dir, "spool"))), [])
+        data = os.path.join(self.run_dir, "data")
+        on_disk = {
+            os.path.relpath(path, data)
+            for path in glob.glob(os.path.join(data, "**", "*"), recursive=True)
+            if os.path.isfile(path) and f"{os.sep}manifest{os.sep}" not in path
+        }
+        self.equal("files the manifest does not know", sorted(on_disk - set(files) - replaced), [])
+
+
+def evidence_sha256(evidence):
+    """Over screenshot, url, title, answer, probe_json: each length as u64 little-endian, absent is all ones."""
+    screenshot = evidence["screenshot"]
+    parts = [screenshot["bytes"] if screenshot else None]
+    parts += [evidence[name].encode() if evidence[name] is not None else None for name in ("url", "title", "answer", "probe_json")]
+    hashed = hashlib.sha256()
+    for part in parts:
+        hashed.update(b"\xff" * 8 if part is None else len(part).to_bytes(8, "little") + part)
+    return hashed.digest()
+
+
+def events(run_dir):
+    """Events of every log file; a line torn by a kill is passed over."""
+    for path in sorted(glob.glob(os.path.join(run_dir, "logs", "*.jsonl"))):
+        with open(path, encoding="utf8", errors="replace") as file:
+            for line in file:
+                try:
+                    entry = json.loads(line)
+                except ValueError:
+                    continue
+                entry = {**entry, **entry.get("fields", {})}
+                if "event" in entry:
+                    yield entry
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("run_dir")
+    arguments.add_argument("--groups", type=int, help="groups the job planned")
+    arguments.add_argument("--group-size", type=int, help="slots of each group")
+    arguments = arguments.parse_args()
+
+    checker = Checker(arguments.run_dir)
+    files, replaced = checker.read_manifest()
+    rows = checker.read_tables(files)
+    trajectories = checker.check_trajectories(rows["trajectories"])
+    seen = checker.check_steps(trajectories, rows["steps"], rows["failed_steps"])
+    checker.check_groups(trajectories, rows["groups"], arguments.groups, arguments.group_size)
+    finished, steps = checker.check_acknowledged(trajectories, seen)
+    checker.check_ledger(trajectories)
+    checker.check_leftovers(files, replaced)
+
+    for breach in checker.breaches:
+        print(f"BREACH {breach}")
+    scored = sum(row["status"] == "scored" for row in trajectories.values())
+    print(
+        f"{len(trajectories)} trajectories ({scored} scored), {sum(map(len, seen.values()))} steps, {len(rows['groups'])} groups; "
+        f"acknowledged: {finished} trajectories, {steps} steps; {len(checker.breaches)} breaches"
+    )
+    return 1 if checker.breaches else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

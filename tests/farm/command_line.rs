@@ -1,0 +1,105 @@
+//! The command line as a user meets it: clear errors with status 2, `--json` that parses, a run that is never overwritten by accident.
+
+use std::fs;
+use std::path::Path;
+
+use crate::farm::{air_tasks, furrow};
+
+/// A job of air in a folder.
+fn job(folder: &Path, more: &str) -> String {
+    let text = format!("[run]\nname = \"run\"\noutput_dir = \".\"\n{}{more}", air_tasks(folder, 3, 2));
+    let path = folder.join("job.toml");
+    fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+#[track_caller]
+fn check(arguments: &[&str], folder: &Path, status: i32, says: &[&str]) -> String {
+    let output = furrow(arguments, folder);
+    let text =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{arguments:?}\n{text}");
+    for word in says {
+        assert!(text.contains(word), "{arguments:?} does not say {word:?}:\n{text}");
+    }
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn wrong_input_is_told_by_key_value_and_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let good = job(here, "");
+    check(&["check", &good], here, 0, &["# trajectories   6 in 3 groups of 2"]);
+    check(&["check", "absent.toml"], here, 2, &["absent.toml", "cannot be read"]);
+    check(
+        &["check", &good, "--set", "policy.kind=skripted"],
+        here,
+        2,
+        &["policy.kind", "skripted", "scripted"],
+    );
+    check(
+        &["check", &good, "--set", "env.sesions_max=4"],
+        here,
+        2,
+        &["env.sesions_max", "did you mean env.sessions_max?"],
+    );
+    check(
+        &["run", &good, "--set", "env.browser=/bin/absent"],
+        here,
+        2,
+        &["env.browser", "/bin/absent", "not there"],
+    );
+    check(
+        &["coordinator", &good, "--listen", "256.0.0.1:1"],
+        here,
+        2,
+        &["--listen", "cannot be listened on"],
+    );
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    check(
+        &["coordinator", &good, "--listen", &address],
+        here,
+        2,
+        &["--listen", &address, "take another port"],
+    );
+    fs::write(here.join("air/tasks.jsonl"), "{\"task_id\":\"x\"}\n{\"no\":1}\nnot json\n").unwrap();
+    check(&["tasks", "check", &good], here, 2, &["tasks.jsonl:1", "start_url", "tasks.jsonl:3"]);
+    check(&["records", "inspect", "absent"], here, 1, &["absent"]);
+    assert!(!here.join("run").join("ledger.sqlite").exists(), "wrong input starts no run");
+}
+
+#[test]
+fn a_run_is_never_overwritten_and_goes_on_where_it_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let job = job(here, "[policy]\nkind = \"scripted\"\n[records]\nmax_delay_millis = 200\n");
+    let told = check(&["run", &job, "--air", "2000", "--json"], here, 0, &["\"run_over\": true"]);
+    let last = told.rfind("{\n").map(|start| &told[start..]).unwrap();
+    let figures: serde_json::Value = serde_json::from_str(last).unwrap();
+    assert_eq!((figures["scored"].as_u64(), figures["published"].as_u64()), (Some(6), Some(6)));
+    check(&["run", &job, "--air", "2000"], here, 2, &["--resume", "--clean"]);
+    check(
+        &["run", &job, "--air", "2000", "--resume", "--set", "tasks.group_size=3"],
+        here,
+        2,
+        &["tasks", "start a new run"],
+    );
+    check(&["run", &job, "--air", "2000", "--resume"], here, 0, &["6 trajectories scored"]);
+    check(&["run", &job, "--air", "2000", "--clean"], here, 0, &["6 trajectories scored"]);
+    check(&["records", "verify", "run"], here, 0, &["6 trajectories", "0 breaches"]);
+    let summary = check(&["records", "inspect", "run", "--json"], here, 0, &[]);
+    let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
+    assert_eq!(summary["suites"][0]["scored"], 6);
+    let listed = check(&["tasks", "list", &job, "--json"], here, 0, &[]);
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&listed).unwrap().as_array().unwrap().len(), 3);
+    check(&["tasks", "sample", &job], here, 0, &["air/air-0"]);
+    let names: Vec<String> = fs::read_dir(here.join("run"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    for name in ["job.toml", "ledger.sqlite", "data", "logs", "metrics.jsonl"] {
+        assert!(names.iter().any(|known| known == name), "no {name} among {names:?}");
+    }
+}

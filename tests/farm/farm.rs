@@ -1,0 +1,363 @@
+//! A farm of real processes in a temporary directory: started, killed, started again, and held to its promises at the end.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
+use furrow_wire::v1::{ProgressRequest, ProgressResponse};
+use furrow_wire::{Connect, Tcp, within};
+
+/// The binary under test.
+pub const FURROW: &str = env!("CARGO_BIN_EXE_furrow");
+
+/// The roles that run as processes of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    Coordinator,
+    Policy,
+    Env,
+}
+
+/// What a farm acts on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ground {
+    /// Pages of air, with screenshots of so many bytes.
+    Air(usize),
+    /// Real Chromium on the starter pages.
+    Chromium,
+}
+
+/// A farm and everything it left on disk; what still runs is killed when it is dropped.
+pub struct Farm {
+    root: tempfile::TempDir,
+    ground: Ground,
+    address: SocketAddr,
+    settings: Vec<String>,
+    running: BTreeMap<Role, Child>,
+    woken: Vec<Child>,
+    started: BTreeMap<Role, u32>,
+    environment: Vec<(String, String)>,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Farm {
+    /// A farm that will run `job`, a TOML text without `[run]`, with these settings on top. Nothing is started yet.
+    pub fn new(ground: Ground, job: &str) -> Self {
+        let root = tempfile::Builder::new().prefix("furrow-farm-").tempdir().unwrap();
+        let text = format!("[run]\nname = \"run\"\noutput_dir = \".\"\n{job}");
+        fs::write(root.path().join("job.toml"), text).unwrap();
+        // Browsers drop to an ordinary user, who must be able to pass.
+        fs::set_permissions(root.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        Self {
+            root,
+            ground,
+            address: free_port(),
+            settings: browser_setting(),
+            running: BTreeMap::new(),
+            woken: Vec::new(),
+            started: BTreeMap::new(),
+            environment: Vec::new(),
+            runtime,
+        }
+    }
+
+    /// Sets an environment variable for processes started from now on; an empty value takes it back.
+    pub fn environment(&mut self, name: &str, value: &str) {
+        self.environment.retain(|(known, _)| known != name);
+        if !value.is_empty() {
+            self.environment.push((name.to_owned(), value.to_owned()));
+        }
+    }
+
+    /// Where the run is.
+    pub fn run_dir(&self) -> PathBuf {
+        self.root.path().join("run")
+    }
+
+    /// Starts a role: for the first time, or again after its death.
+    pub fn start(&mut self, role: Role) {
+        let count = self.started.entry(role).or_default();
+        *count += 1;
+        let again = *count > 1;
+        let job = self.root.path().join("job.toml");
+        let mut command = Command::new(FURROW);
+        let name = format!("{role:?}").to_lowercase();
+        command.arg(&name).arg(job);
+        match role {
+            Role::Coordinator => {
+                command.args(["--listen", &self.address.to_string()]);
+                if again {
+                    command.arg("--resume");
+                }
+            }
+            Role::Policy | Role::Env => {
+                // A reborn worker is another worker: an incarnation never goes on with what a dead one held.
+                command.args([
+                    "--coordinator",
+                    &self.address.to_string(),
+                    "--id",
+                    &format!("{name}-{count}"),
+                ]);
+            }
+        }
+        if let (Role::Env, Ground::Air(bytes)) = (role, self.ground) {
+            command.args(["--air", &bytes.to_string()]);
+        }
+        for setting in &self.settings {
+            command.args(["--set", setting]);
+        }
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.root.path().join(format!("{name}.out")))
+            .unwrap();
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        self.running.insert(role, command.spawn().unwrap());
+    }
+
+    /// Starts all three.
+    pub fn start_all(&mut self) {
+        for role in [Role::Coordinator, Role::Policy, Role::Env] {
+            self.start(role);
+        }
+    }
+
+    /// The process of a role.
+    pub fn pid(&self, role: Role) -> u32 {
+        self.running[&role].id()
+    }
+
+    /// Sends SIGKILL and waits for the end.
+    pub fn kill(&mut self, role: Role) {
+        let mut child = self.running.remove(&role).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, role: Role, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.pid(role).to_string()]).status().unwrap().success());
+    }
+
+    /// Stops the environment worker's process and puts it aside; `wake` lets it go on.
+    pub fn stall_env(&mut self) -> Child {
+        self.signal(Role::Env, "-STOP");
+        self.running.remove(&Role::Env).unwrap()
+    }
+
+    /// Lets a stalled process go on. It is waited for when the farm is done.
+    pub fn wake(&mut self, stalled: Child) {
+        assert!(Command::new("kill").args(["-CONT", &stalled.id().to_string()]).status().unwrap().success());
+        self.woken.push(stalled);
+    }
+
+    /// Waits until a role's process ends by itself; its exit status, `None` for a signal.
+    pub fn wait_for_end(&mut self, role: Role, deadline: Duration) -> Option<i32> {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.running.get_mut(&role).unwrap().try_wait().unwrap() {
+                self.running.remove(&role);
+                return status.code();
+            }
+            assert!(began.elapsed() < deadline, "{role:?} did not end in {deadline:?}\n{}", self.outputs());
+            pause();
+        }
+    }
+
+    /// Whether a role's process lives.
+    pub fn lives(&mut self, role: Role) -> bool {
+        self.running.get_mut(&role).is_some_and(|child| child.try_wait().unwrap().is_none())
+    }
+
+    /// The coordinator's figures, if it answers.
+    pub fn progress(&self) -> Option<ProgressResponse> {
+        self.runtime.block_on(async {
+            let channel = Tcp::default().channel(&self.address.to_string()).ok()?;
+            let mut client = CoordinatorServiceClient::new(channel);
+            let answer = within(Duration::from_secs(2), client.progress(ProgressRequest {})).await.ok()?;
+            Some(answer.into_inner())
+        })
+    }
+
+    /// Waits for a state of the run.
+    pub fn wait_until(
+        &mut self,
+        what: &str,
+        deadline: Duration,
+        reached: impl Fn(&ProgressResponse) -> bool,
+    ) -> ProgressResponse {
+        let began = Instant::now();
+        loop {
+            if let Some(now) = self.progress()
+                && reached(&now)
+            {
+                return now;
+            }
+            assert!(
+                began.elapsed() < deadline,
+                "not {what} in {deadline:?}: {:?}\n{}",
+                self.progress(),
+                self.outputs()
+            );
+            assert!(self.lives(Role::Coordinator), "the coordinator ended before {what}\n{}", self.outputs());
+            pause();
+        }
+    }
+
+    /// What the processes printed.
+    pub fn outputs(&self) -> String {
+        let mut all = String::new();
+        for name in ["coordinator", "policy", "env"] {
+            let text = fs::read_to_string(self.root.path().join(format!("{name}.out"))).unwrap_or_default();
+            let tail: Vec<&str> = text.lines().rev().take(25).collect();
+            all.push_str(&format!("--- {name}\n{}\n", tail.into_iter().rev().collect::<Vec<_>>().join("\n")));
+        }
+        all
+    }
+
+    /// Waits until the run is over and every role has left by itself with status 0.
+    pub fn finish(&mut self, deadline: Duration) {
+        for role in [Role::Coordinator, Role::Env, Role::Policy] {
+            let status = self.wait_for_end(role, deadline);
+            assert_eq!(status, Some(0), "{role:?} ended with {status:?}\n{}", self.outputs());
+        }
+    }
+
+    /// Runs the independent checker over the run directory.
+    pub fn check(&self, groups: u32, group_size: u32) -> Result<String, String> {
+        let python = std::env::var("FURROW_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
+        let output = Command::new(python)
+            .arg("tests/check.py")
+            .arg(self.run_dir())
+            .args(["--groups", &groups.to_string(), "--group-size", &group_size.to_string()])
+            .output()
+            .unwrap();
+        let text =
+            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        if output.status.success() { Ok(text) } else { Err(text) }
+    }
+
+    /// Asserts that no process and no temporary directory of this farm is left.
+    pub fn assert_nothing_left(&self, pids: &[u32]) {
+        let began = Instant::now();
+        loop {
+            let left: Vec<String> = processes()
+                .into_iter()
+                .filter(|process| process.belongs_to(pids))
+                .map(|process| process.command)
+                .collect();
+            let scratch = scratch_of(pids);
+            if left.is_empty() && scratch.is_empty() {
+                return;
+            }
+            assert!(began.elapsed() < Duration::from_secs(10), "left behind: {left:?} {scratch:?}");
+            pause();
+        }
+    }
+}
+
+impl Drop for Farm {
+    fn drop(&mut self) {
+        for child in self.running.values_mut().chain(&mut self.woken) {
+            // Already dead is as good.
+            child.kill().ok();
+            child.wait().ok();
+        }
+        if std::thread::panicking() {
+            let kept = self.run_dir();
+            eprintln!("{}\nthe farm was in {}", self.outputs(), kept.display());
+        }
+    }
+}
+
+/// Runs the binary to its end.
+pub fn furrow(arguments: &[&str], folder: &Path) -> Output {
+    Command::new(FURROW).args(arguments).current_dir(folder).stdin(Stdio::null()).output().unwrap()
+}
+
+/// A job's task section with pages of air: `count` tasks, each planned once.
+pub fn air_tasks(folder: &Path, count: u32, group_size: u32) -> String {
+    let lines: Vec<String> = (0..count)
+        .map(|index| {
+            format!(
+                r#"{{"task_id":"air-{index}","start_url":"http://air.test/air.html","max_steps":12,"time_limit_ms":60000,"score":{{"kind":"probe","pointer":"/reward"}}}}"#
+            )
+        })
+        .collect();
+    let suite = folder.join("air");
+    fs::create_dir_all(&suite).unwrap();
+    fs::write(suite.join("air.html"), "<title>air</title>").unwrap();
+    fs::write(suite.join("tasks.jsonl"), lines.join("\n") + "\n").unwrap();
+    format!(
+        "[tasks]\nsampler = \"sequential\"\ngroup_size = {group_size}\n[[tasks.source]]\nsuite = \"air\"\npath = {suite:?}\n"
+    )
+}
+
+/// One process of the machine.
+pub struct Process {
+    pub pid: u32,
+    pub parent: u32,
+    pub command: String,
+}
+
+impl Process {
+    /// A descendant of one of these, or a browser one of these started: its profile's directory bears the worker's pid.
+    fn belongs_to(&self, pids: &[u32]) -> bool {
+        pids.contains(&self.parent)
+            || pids.iter().any(|pid| self.command.contains(&format!("furrow-env-{pid}-")))
+    }
+
+    /// Whether it is the first process of a browser, not one of its children.
+    pub fn is_browser(&self) -> bool {
+        self.command.contains("--user-data-dir") && !self.command.contains("--type=")
+    }
+}
+
+/// All processes of the machine.
+pub fn processes() -> Vec<Process> {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    entries
+        .filter_map(|entry| {
+            let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+            let mut command = Vec::new();
+            fs::File::open(entry.path().join("cmdline")).ok()?.read_to_end(&mut command).ok()?;
+            let status = fs::read_to_string(entry.path().join("stat")).ok()?;
+            // After the name in parentheses: state, then the parent.
+            let parent = status.rsplit(") ").next()?.split(' ').nth(1)?.parse().ok()?;
+            let command = String::from_utf8_lossy(&command).replace('\0', " ");
+            Some(Process { pid, parent, command })
+        })
+        .collect()
+}
+
+fn scratch_of(pids: &[u32]) -> Vec<String> {
+    let names = fs::read_dir(std::env::temp_dir())
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| pids.iter().any(|pid| name.starts_with(&format!("furrow-env-{pid}-")))).collect()
+}
+
+fn browser_setting() -> Vec<String> {
+    std::env::var("FURROW_BROWSER").map(|path| vec![format!("env.browser={path}")]).unwrap_or_default()
+}
+
+fn free_port() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// Between two looks at a state that is waited for.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test polls processes from outside; each wait has a deadline"
+)]
+pub fn pause() {
+    std::thread::sleep(Duration::from_millis(20));
+}

@@ -1,0 +1,58 @@
+//! What a model policy wrote is what it sampled: its log-probabilities are recomputed from Parquet and checkpoint alone, for steps whose state
+//! was forked from a sibling's, parked in host memory, or rebuilt after the policy worker was killed.
+
+use std::process::Command;
+use std::time::Duration;
+
+use crate::farm::{FURROW, Farm, Ground, Role, air_tasks};
+
+const GROUP_SIZE: u32 = 4;
+
+/// Groups of four trajectories; `FURROW_RECOMPUTE_GROUPS=40` makes more than a thousand rows.
+fn groups() -> u32 {
+    std::env::var("FURROW_RECOMPUTE_GROUPS").ok().and_then(|text| text.parse().ok()).unwrap_or(4)
+}
+
+#[test]
+fn log_probabilities_can_be_recomputed_wherever_a_state_came_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoint = folder.path().join("tiny");
+    let made = Command::new(FURROW).args(["checkpoint", "init", "--seed", "11"]).arg(&checkpoint).output();
+    assert!(made.unwrap().status.success());
+    // Eight sessions, each with a fork at work, on six slots: some are always parked.
+    let job = format!(
+        "{tasks}\
+         [policy]\nkind = \"model\"\ncheckpoint = {checkpoint:?}\n[policy.context]\nkeep = \"last_image\"\n\
+         [policy.engine]\nstate_slots = 6\nsnapshot_slots = 4\ncontext_tokens_max = 8192\n\
+         [policy.constrain]\nenabled = true\nnote = 4\nthought = 8\ncontent = 6\nelement = 4\n\
+         [env]\nsessions_max = 8\n[limits]\nlease_millis = 5000\nheartbeat_millis = 300\nattempts_max = 20\nfailure_budget = 1.0\n\
+         [records]\nmax_delay_millis = 1000\n",
+        tasks = air_tasks(folder.path(), groups(), GROUP_SIZE),
+    );
+    let mut farm = Farm::new(Ground::Air(4000), &job);
+    farm.start_all();
+    for kill in 1..=2u64 {
+        let acted = 10 * kill;
+        let now =
+            farm.wait_until("acting", Duration::from_secs(120), |now| now.assigned > 0 && now.steps >= acted);
+        assert!(!now.run_over, "the run was over before the policy worker could be killed: {now:?}");
+        farm.kill(Role::Policy);
+        farm.start(Role::Policy);
+    }
+    farm.finish(Duration::from_secs(300));
+    let told = farm.check(groups(), GROUP_SIZE).unwrap_or_else(|breaches| panic!("{breaches}"));
+    println!("{told}");
+    run(Command::new(FURROW).args(["records", "verify"]).arg(farm.run_dir()));
+    let python = std::env::var("FURROW_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
+    let mut recompute = Command::new(python);
+    recompute.arg("tests/recompute.py").arg(farm.run_dir()).arg(&checkpoint);
+    recompute.args(["--rows", "50", "--origins", "resident,forked,parked,rebuilt"]);
+    run(&mut recompute);
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    println!("{text}");
+    assert!(output.status.success(), "{command:?}");
+}

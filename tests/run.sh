@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# The whole test: formats, lints, unit and farm tests, then the quickstart job itself, its data read back by others' readers.
+# Installs what it needs on Debian; a bare machine with a Rust toolchain is enough.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. deploy/ground.sh
+
+need_cargo
+need_browser
+if command -v apt-get >/dev/null 2>&1; then install_debian python3 python3-venv python3-pip procps strace; fi
+need_miniwob || { echo "the MiniWoB++ wheel cannot be had; the tests need it" >&2; exit 1; }
+
+venv=.cache/venv
+if ! "$venv/bin/python" -c 'import pyarrow, datasets, duckdb, pandas, PIL' 2>/dev/null; then
+  say "installing pyarrow, datasets and DuckDB"
+  python3 -m venv "$venv"
+  "$venv/bin/python" -m pip install --quiet -r tests/requirements.txt
+fi
+export FURROW_TEST_PYTHON=$PWD/$venv/bin/python
+
+say "format"
+cargo fmt --all -- --check
+say "lints"
+cargo clippy --workspace --all-targets --features failpoints --quiet -- -D warnings
+say "tests"
+cargo test --workspace --features failpoints
+
+say "the quickstart job"
+target=$(cargo metadata --format-version 1 --no-deps | "$FURROW_TEST_PYTHON" -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])')
+FURROW=$target/debug/furrow ./deploy/quickstart.sh
+"$FURROW_TEST_PYTHON" tests/read_back.py runs/quickstart-scripted runs/quickstart-random runs/quickstart-model
+for policy in scripted random; do
+  "$FURROW_TEST_PYTHON" tests/check.py "runs/quickstart-$policy" --groups 31 --group-size 4
+done
+"$FURROW_TEST_PYTHON" tests/check.py runs/quickstart-model --groups 12 --group-size 4
+"$FURROW_TEST_PYTHON" tests/recompute.py runs/quickstart-model .cache/tiny-7 --rows 40
