@@ -5,7 +5,8 @@
 //!
 //! ```text
 //! float32    [out / 32][input    ][32]       one word a weight
-//! bfloat16   [out / 32][input / 2][32][2]    one word two weights of neighbouring inputs, the even one in the lower half
+//! bfloat16   [out / 32][input / 2][32][2]    one word two weights of neighbouring inputs, the even one in the lower half; a panel
+//!                                            ends on a whole 32 inputs, as the tiles of AMX want it
 //! ```
 //!
 //! Outputs and inputs that round the shape up are zeros and never reach a result.
@@ -61,10 +62,10 @@ impl Matrix {
     /// Packs bfloat16 bits given by row, and keeps them as such.
     pub fn from_bf16(out: usize, input: usize, bits: &[u16]) -> Self {
         assert_eq!(bits.len(), out * input, "a matrix of {out} x {input}");
-        let pairs = input.div_ceil(2);
-        let mut words = Buffer::new(out.next_multiple_of(PANEL) * pairs);
+        let steps = panel_steps(Stored::Bfloat16, input);
+        let mut words = Buffer::new(out.next_multiple_of(PANEL) * steps);
         for (output, row) in bits.chunks_exact(input.max(1)).enumerate() {
-            let panel = &mut words[output / PANEL * PANEL * pairs..];
+            let panel = &mut words[output / PANEL * PANEL * steps..];
             for (word, pair) in panel.iter_mut().skip(output % PANEL).step_by(PANEL).zip(row.chunks(2)) {
                 *word = u32::from(pair[0]) | pair.get(1).map_or(0, |odd| u32::from(*odd) << 16);
             }
@@ -115,15 +116,28 @@ impl Matrix {
 
     /// Words of one panel.
     pub(super) fn panel_words(&self) -> usize {
-        PANEL * self.steps()
+        PANEL * self.panel_steps()
     }
 
-    /// Words of one output.
+    /// Words of one output in a panel.
+    pub(super) fn panel_steps(&self) -> usize {
+        panel_steps(self.stored, self.input)
+    }
+
+    /// Those among them that hold weights.
     pub(super) fn steps(&self) -> usize {
         match self.stored {
             Stored::Float32 => self.input,
             Stored::Bfloat16 => self.input.div_ceil(2),
         }
+    }
+}
+
+/// Words of one output in a panel.
+fn panel_steps(stored: Stored, input: usize) -> usize {
+    match stored {
+        Stored::Float32 => input,
+        Stored::Bfloat16 => input.div_ceil(2).next_multiple_of(16),
     }
 }
 

@@ -22,6 +22,8 @@ macro_rules! each {
 }
 pub(super) use each;
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod inputs;
 mod schemes;
 #[cfg(test)]
@@ -45,12 +47,17 @@ pub(super) enum Kernel {
     Chain(Isa),
     /// The same chain over inputs rounded to bfloat16.
     RoundedChain(Isa),
+    /// The tiles of AMX, which have an order of their own.
+    #[cfg(target_arch = "x86_64")]
+    Tiles,
 }
 
 impl Kernel {
     /// The one this machine does such a product by. It depends on nothing else: not on the shape and not on the rows.
     pub(super) fn best(stored: Stored, compute: Compute) -> Self {
         match (stored, compute) {
+            #[cfg(target_arch = "x86_64")]
+            (Stored::Bfloat16, Compute::Bfloat16) if amx::is_here() => Self::Tiles,
             (Stored::Bfloat16, Compute::Bfloat16) => Self::RoundedChain(Isa::best()),
             _ => Self::Chain(Isa::best()),
         }
@@ -59,6 +66,8 @@ impl Kernel {
     fn isa(self) -> Isa {
         match self {
             Self::Chain(isa) | Self::RoundedChain(isa) => isa,
+            #[cfg(target_arch = "x86_64")]
+            Self::Tiles => Isa::best(),
         }
     }
 }
@@ -83,6 +92,11 @@ pub(super) fn product(matrix: &Matrix, kernel: Kernel, team: &Team, x: &[f32], y
         return y.fill(0.0);
     }
     let mut scratch = SCRATCH.take();
+    #[cfg(target_arch = "x86_64")]
+    if kernel == Kernel::Tiles {
+        amx::product(matrix, team, x, y, &mut scratch);
+        return SCRATCH.set(scratch);
+    }
     let rows = y.len() / matrix.out;
     let inputs = Inputs::prepare(kernel, matrix, team, x, rows, &mut scratch);
     let cut = Cut::new(matrix, rows, team.threads());

@@ -149,3 +149,57 @@ fn rounding_is_to_the_nearest_bfloat16() {
         );
     }
 }
+
+/// The order of AMX tiles: 32 inputs a step, the even ones and the odd ones each a chain from zero, subnormal numbers as zero.
+#[cfg(target_arch = "x86_64")]
+fn by_tiles(weights: &[f32], x: &[f32], out: usize, input: usize) -> Vec<f32> {
+    let flush = |value: f32| if value.is_subnormal() { 0.0 * value } else { value };
+    let element = |row: usize, output: usize| {
+        let (w, x) = (&weights[output * input..][..input], &x[row * input..][..input]);
+        w.chunks(32).zip(x.chunks(32)).fold(0.0, |sum, (w, x)| {
+            let mut chains = [0.0f32; 2];
+            for (at, (w, x)) in w.iter().zip(x).enumerate() {
+                chains[at % 2] = flush(flush(*w).mul_add(flush(*x), chains[at % 2]));
+            }
+            flush(sum + flush(chains[0] + chains[1]))
+        })
+    };
+    (0..x.len() / input * out).map(|at| element(at / out, at % out)).collect()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn tiles_give_the_bits_of_their_order() {
+    if !amx::is_here() {
+        return println!("skipped: this machine has no AMX");
+    }
+    for (out, input, rows) in [
+        (1, 1, 1),
+        (1, 31, 2),
+        (16, 32, 16),
+        (32, 33, 17),
+        (33, 64, 1),
+        (45, 37, 40),
+        (64, 511, 31),
+        (65, 513, 33),
+        (160, 1024, 3),
+        (700, 130, 48),
+        (40, 300, 400),
+    ] {
+        let mut rng = ChaCha12Rng::seed_from_u64(SEED);
+        // Values of very unlike size, so that any other order would round otherwise; some of them subnormal.
+        let mut draw = |len: usize| -> Vec<f32> {
+            (0..len).map(|_| rng.random_range(-1.0f32..1.0) * 2.0f32.powi(rng.random_range(-8..8))).collect()
+        };
+        let (mut w, mut x) = (draw(out * input), draw(rows * input));
+        (w[0], x[input - 1]) = (1e-39, -1e-40);
+        let (w, rounded) = (halved(&w), widened(&halved(&x)));
+        let want = bits(&by_tiles(&widened(&w), &rounded, out, input));
+        let matrix = Matrix::from_bf16(out, input, &w);
+        for threads in [1, 2, 3] {
+            let mut y = vec![f32::NAN; rows * out];
+            matrix.product_by(Kernel::Tiles, &Team::new(threads), &x, &mut y);
+            assert!(bits(&y) == want, "{rows} rows by {out} x {input}, {threads} threads, seed {SEED}");
+        }
+    }
+}
