@@ -12,7 +12,7 @@ use furrow_rollout::{Direction, PagePoint, Size};
 use futures::StreamExt;
 use futures::future::try_join_all;
 
-use super::tab::Tab;
+use super::tab::{Tab, listen};
 use crate::stage::StageError;
 
 /// Longer texts are inserted at once instead of being typed key by key: 200 keys are 400 events.
@@ -83,8 +83,7 @@ pub(super) async fn scroll(tab: &Tab, direction: Direction, viewport: Size) -> R
 /// Presses at one point, moves, releases at another. Works for pages that follow the mouse and for those that use native dragging: the
 /// latter is intercepted, because headless Chromium has no desktop to drag over.
 pub(super) async fn drag(tab: &Tab, from: PagePoint, to: PagePoint) -> Result<(), StageError> {
-    let lost = |error: chromiumoxide::error::CdpError| StageError::Failed(error.to_string());
-    let mut intercepted = tab.page.event_listener::<EventDragIntercepted>().await.map_err(lost)?;
+    let mut intercepted = listen::<EventDragIntercepted>(&tab.page).await?;
     let send = |event: DispatchMouseEventParams| tab.call(event, tab.deadlines.input, "a drag");
     tab.call(SetInterceptDragsParams::new(true), tab.deadlines.input, "a drag").await?;
     send(mouse(DispatchMouseEventType::MouseMoved, from, MouseButton::None)).await?;

@@ -7,7 +7,7 @@ use chromiumoxide::cdp::browser_protocol::emulation::{
 };
 use futures::StreamExt;
 
-use super::tab::Tab;
+use super::tab::{Tab, listen};
 use crate::stage::StageError;
 
 /// Stops the page's clock.
@@ -24,16 +24,11 @@ pub(super) async fn release(tab: &Tab) -> Result<(), StageError> {
 
 /// Lets so much page time pass, then stops the clock again. Timers of that time have fired when this returns.
 pub(super) async fn advance(tab: &Tab, millis: u32) -> Result<(), StageError> {
-    let lost = |error: chromiumoxide::error::CdpError| StageError::Failed(error.to_string());
-    let mut expired = tab.page.event_listener::<EventVirtualTimeBudgetExpired>().await.map_err(lost)?;
+    let mut expired = listen::<EventVirtualTimeBudgetExpired>(&tab.page).await?;
     let mut grant = SetVirtualTimePolicyParams::new(VirtualTimePolicy::Advance);
     grant.budget = Some(f64::from(millis));
     tab.call(grant, tab.deadlines.input, "moving the page's clock").await?;
     // 60 s of page time took 13 ms; a page that loops inside it is a page that hangs.
     let deadline = tab.deadlines.screenshot.max(Duration::from_millis(u64::from(millis)));
-    match tokio::time::timeout(deadline, expired.next()).await {
-        Ok(Some(_)) if !tab.has_crashed() => Ok(()),
-        Ok(_) => Err(StageError::PageCrash),
-        Err(_) => Err(StageError::PageHang { waited_for: "page time to pass" }),
-    }
+    tab.hear(expired.next(), deadline, "page time to pass").await.map(drop)
 }

@@ -103,7 +103,7 @@ impl Context {
     fn tab(&self) -> Result<&Tab, StageError> {
         let tab =
             self.tabs.get(self.active).ok_or_else(|| StageError::Failed("the context has no page".into()))?;
-        if tab.has_crashed() { Err(StageError::PageCrash) } else { Ok(tab) }
+        tab.check().map(|()| tab)
     }
 
     async fn deny_downloads(&self) -> Result<(), StageError> {

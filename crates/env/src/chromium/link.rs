@@ -87,7 +87,8 @@ pub(super) async fn within<T>(
     }
 }
 
-fn failed(waited_for: &'static str, error: &CdpError) -> StageError {
+/// What an error of the protocol says of page and browser.
+pub(super) fn failed(waited_for: &'static str, error: &CdpError) -> StageError {
     match error {
         CdpError::Timeout => StageError::PageHang { waited_for },
         CdpError::Ws(_) | CdpError::ChannelSendError(_) | CdpError::NoResponse => StageError::BrowserDead,

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use chromiumoxide::cdp::IntoEventKind;
 use chromiumoxide::cdp::browser_protocol::emulation::{
     SetDeviceMetricsOverrideParams, SetFocusEmulationEnabledParams, SetLocaleOverrideParams,
     SetTimezoneOverrideParams,
@@ -26,7 +27,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::link::{Link, broken, within};
+use super::link::{Link, failed, within};
 use crate::config::{BrowserConfig, Deadlines};
 use crate::stage::StageError;
 
@@ -69,13 +70,12 @@ impl Tab {
         viewport: Size,
         config: &BrowserConfig,
     ) -> Result<Self, StageError> {
-        let lost = |error: chromiumoxide::error::CdpError| StageError::Failed(broken(error).to_string());
         let events = Events {
-            dialogs: page.event_listener().await.map_err(lost)?,
-            crashes: page.event_listener().await.map_err(lost)?,
-            begun: page.event_listener().await.map_err(lost)?,
-            finished: page.event_listener().await.map_err(lost)?,
-            failed: page.event_listener().await.map_err(lost)?,
+            dialogs: listen(&page).await?,
+            crashes: listen(&page).await?,
+            begun: listen(&page).await?,
+            finished: listen(&page).await?,
+            failed: listen(&page).await?,
         };
         let seen = Arc::new(Seen {
             crashed: CancellationToken::new(),
@@ -99,8 +99,36 @@ impl Tab {
         let call = async { self.page.execute(command).await.map(|response| response.result) };
         tokio::select! {
             biased;
-            () = self.seen.crashed.cancelled() => Err(StageError::PageCrash),
+            lost = self.lost() => Err(lost),
             outcome = within(deadline, waited_for, &self.dead, call) => outcome,
+        }
+    }
+
+    /// What this page is to tell next, told within the deadline or not at all.
+    pub async fn hear<T>(
+        &self,
+        event: impl Future<Output = Option<T>>,
+        deadline: Duration,
+        waited_for: &'static str,
+    ) -> Result<T, StageError> {
+        tokio::select! {
+            biased;
+            lost = self.lost() => Err(lost),
+            outcome = tokio::time::timeout(deadline, event) => match outcome {
+                Ok(Some(event)) => Ok(event),
+                // Streams of events end with the link they come by.
+                Ok(None) => Err(StageError::BrowserDead),
+                Err(_) => Err(StageError::PageHang { waited_for }),
+            },
+        }
+    }
+
+    /// Waits until the page cannot be used any more, and says why. A browser that dies takes its pages along: that is told first.
+    async fn lost(&self) -> StageError {
+        tokio::select! {
+            biased;
+            () = self.dead.cancelled() => StageError::BrowserDead,
+            () = self.seen.crashed.cancelled() => StageError::PageCrash,
         }
     }
 
@@ -112,6 +140,17 @@ impl Tab {
     /// Whether the page's process died.
     pub fn has_crashed(&self) -> bool {
         self.seen.crashed.is_cancelled()
+    }
+
+    /// An error if the page or its browser died.
+    pub fn check(&self) -> Result<(), StageError> {
+        if self.dead.is_cancelled() {
+            Err(StageError::BrowserDead)
+        } else if self.has_crashed() {
+            Err(StageError::PageCrash)
+        } else {
+            Ok(())
+        }
     }
 
     /// Dialogs dismissed so far, and the text of the last.
@@ -170,6 +209,11 @@ impl Drop for Tab {
     }
 }
 
+/// Events of one kind, as the page tells them.
+pub(super) async fn listen<T: IntoEventKind>(page: &Page) -> Result<EventStream<T>, StageError> {
+    page.event_listener().await.map_err(|error| failed("listening to the page", &error))
+}
+
 async fn watch(page: Page, mut events: Events, seen: Arc<Seen>, deadline: Duration) {
     let mut in_flight = HashSet::new();
     loop {
@@ -179,6 +223,7 @@ async fn watch(page: Page, mut events: Events, seen: Arc<Seen>, deadline: Durati
                 dismiss(&page, &dialog, &seen, deadline).await;
             }
             crash = events.crashes.next() => {
+                // The stream ends with the page, too: nothing can be asked of it any more.
                 seen.crashed.cancel();
                 if crash.is_none() { return }
             }
