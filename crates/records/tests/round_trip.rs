@@ -14,17 +14,18 @@ use furrow_rollout::{
     PageHooks, PagePoint, PolicyKind, PolicyVersion, Reply, Sampling, Score, Screenshot, SessionSpec, Size,
     Split, StateOrigin, Status, StepRecord, Tab, Task, TimeSplit, TokenTrace, Trace, TrajectoryRecord,
 };
+use furrow_testkit::nouns;
 use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 
 /// Not NaN, which is not equal to itself; infinities and both zeros are in.
-fn float() -> impl Strategy<Value = f32> {
+fn float() -> impl Strategy<Value = f32> + Clone {
     any::<f32>().prop_map(|value| if value.is_nan() { 0.25 } else { value })
 }
 
-fn text() -> impl Strategy<Value = String> {
+fn text() -> impl Strategy<Value = String> + Clone {
     prop_oneof![Just(String::new()), any::<String>(), "[a-z]{1,9}"]
 }
 
@@ -32,7 +33,7 @@ fn id<K: Kind + 'static>() -> impl Strategy<Value = Id<K>> {
     "[A-Za-z0-9_-][A-Za-z0-9._-]{0,19}".prop_map(|text| Id::new(text).expect("the door allows these"))
 }
 
-fn micros() -> impl Strategy<Value = u64> {
+fn micros() -> impl Strategy<Value = u64> + Clone {
     0..=i64::MAX as u64
 }
 
@@ -52,54 +53,15 @@ fn blob() -> impl Strategy<Value = Bytes> {
 }
 
 fn timing() -> impl Strategy<Value = TimeSplit> {
-    proptest::array::uniform7(0..1u64 << 60).prop_map(|parts| {
-        let mut split = TimeSplit::default();
-        Cause::ALL.into_iter().zip(parts).for_each(|(cause, micros)| split.add(cause, micros));
-        split
-    })
+    nouns::time_split(1 << 60)
 }
 
-fn outcome() -> impl Strategy<Value = Outcome> {
-    (select(&OutcomeName::ALL[..]), text()).prop_map(|(name, detail)| Outcome { name, detail })
+fn reply() -> impl Strategy<Value = Reply> {
+    nouns::reply(nouns::action(nouns::point(float()), text()), text())
 }
 
 fn components() -> impl Strategy<Value = Vec<Component>> {
     vec((text(), float()).prop_map(|(name, value)| Component { name, value }), 0..3)
-}
-
-fn point() -> impl Strategy<Value = PagePoint> {
-    (float(), float()).prop_map(|(x, y)| PagePoint { x, y })
-}
-
-fn action() -> impl Strategy<Value = Action> {
-    prop_oneof![
-        point().prop_map(|at| Action::Click { at }),
-        (option::of(point()), text(), any::<bool>()).prop_map(|(into, content, press_enter)| Action::Write {
-            into,
-            content,
-            press_enter
-        }),
-        select(&Direction::ALL[..]).prop_map(|direction| Action::Scroll { direction }),
-        Just(Action::GoBack),
-        Just(Action::Refresh),
-        Just(Action::Restart),
-        text().prop_map(|url| Action::Goto { url }),
-        any::<u8>().prop_map(|seconds| Action::Wait { seconds }),
-        text().prop_map(|content| Action::Answer { content }),
-        (point(), point()).prop_map(|(from, to)| Action::Drag { from, to }),
-        any::<u32>().prop_map(|index| Action::SelectTab { index }),
-        text().prop_map(|key| Action::PressKey { key }),
-    ]
-}
-
-fn reply() -> impl Strategy<Value = Reply> {
-    let action = prop_oneof![action().prop_map(Ok), text().prop_map(Err)];
-    (text(), text(), text(), action).prop_map(|(raw_text, name, args_json, action)| Reply {
-        raw_text,
-        name,
-        args_json,
-        action,
-    })
 }
 
 fn mark() -> impl Strategy<Value = Mark> {
@@ -108,11 +70,19 @@ fn mark() -> impl Strategy<Value = Mark> {
 }
 
 fn observation() -> impl Strategy<Value = Observation> {
-    let tab = (text(), text(), any::<bool>()).prop_map(|(title, url, active)| Tab { title, url, active });
     let marks = vec(mark(), 0..3);
     let screenshot =
         (blob(), format(), size()).prop_map(|(bytes, format, size)| Screenshot { bytes, format, size });
-    (screenshot, text(), text(), vec(tab, 0..3), float(), float(), option::of(text()), option::of(marks))
+    (
+        screenshot,
+        text(),
+        text(),
+        vec(nouns::tab(text()), 0..3),
+        float(),
+        float(),
+        option::of(text()),
+        option::of(marks),
+    )
         .prop_map(|(screenshot, url, title, tabs, scroll_y, page_height, axtree, marks)| Observation {
             screenshot,
             url,
@@ -125,21 +95,6 @@ fn observation() -> impl Strategy<Value = Observation> {
         })
 }
 
-fn span() -> impl Strategy<Value = ImageSpan> {
-    let numbers = any::<(u32, u32, u32, u16, u16)>();
-    (numbers, any::<[u8; 32]>(), any::<[u8; 32]>()).prop_map(
-        |((step, token_start, token_len, tiles_x, tiles_y), blob_sha256, rgb_sha256)| ImageSpan {
-            step,
-            token_start,
-            token_len,
-            tiles_x,
-            tiles_y,
-            blob_sha256,
-            rgb_sha256,
-        },
-    )
-}
-
 fn ids() -> impl Strategy<Value = Vec<u32>> {
     vec(any::<u32>(), 0..6)
 }
@@ -149,7 +104,8 @@ fn floats() -> impl Strategy<Value = Option<Vec<Option<f32>>>> {
 }
 
 fn tokens() -> impl Strategy<Value = TokenTrace> {
-    let said = (ids(), vec(span(), 0..3), ids(), vec(any::<bool>(), 0..6), vec(any::<bool>(), 0..6));
+    let said =
+        (ids(), vec(nouns::image_span(), 0..3), ids(), vec(any::<bool>(), 0..6), vec(any::<bool>(), 0..6));
     let kept = (option::of(ids()), any::<u32>(), any::<[u8; 16]>(), any::<[u8; 16]>());
     let cut = (option::of(vec(option::of(any::<u32>()), 0..6)), ids(), ids());
     let finish = select(FinishReason::ALL);
@@ -181,45 +137,9 @@ fn tokens() -> impl Strategy<Value = TokenTrace> {
     )
 }
 
-fn engine() -> impl Strategy<Value = Engine> {
-    let place = (text(), option::of(any::<u32>()), option::of(select(StateOrigin::ALL)), float());
-    (place, any::<[u32; 3]>(), micros(), micros(), micros()).prop_map(
-        |(
-            (worker, slot, state_origin, batch_size_mean),
-            counts,
-            queue_micros,
-            service_micros,
-            gpu_micros,
-        )| {
-            let [prefill_tokens, reused_tokens, decode_steps] = counts;
-            Engine {
-                worker,
-                slot,
-                state_origin,
-                batch_size_mean,
-                prefill_tokens,
-                reused_tokens,
-                decode_steps,
-                queue_micros,
-                service_micros,
-                gpu_micros,
-            }
-        },
-    )
-}
-
 fn step() -> impl Strategy<Value = StepRecord> {
-    let version = || option::of(any::<i32>().prop_map(PolicyVersion));
-    let trace = (select(PolicyKind::ALL), version(), version(), option::of(tokens()), engine()).prop_map(
-        |(policy_kind, policy_version, state_version_min, tokens, engine)| Trace {
-            policy_kind,
-            policy_version,
-            state_version_min,
-            tokens,
-            engine,
-        },
-    );
-    (any::<u32>(), observation(), reply(), outcome(), trace, timing(), any::<i64>()).prop_map(
+    let trace = nouns::trace(tokens(), nouns::engine(text(), float(), micros()));
+    (any::<u32>(), observation(), reply(), nouns::outcome(text()), trace, timing(), any::<i64>()).prop_map(
         |(step, observation, reply, outcome, trace, timing, observed_at_micros)| StepRecord {
             step,
             observation,
@@ -317,7 +237,7 @@ fn ending() -> impl Strategy<Value = Ending> {
         },
     );
     let end = select(&End::ALL[..]);
-    let last = option::of(outcome());
+    let last = option::of(nouns::outcome(text()));
     (end, text(), option::of(evidence), text(), any::<u32>(), last, timing(), environment).prop_map(
         |(end, reason, evidence, goal, steps, last_outcome, timing, environment)| Ending {
             end,

@@ -1,1 +1,3 @@
-//! For tests: scripted pages, stand-in servers, seeded failures.
+//! For tests: what property tests of several crates draw.
+
+pub mod nouns;

@@ -3,52 +3,14 @@
 
 use bytes::Bytes;
 use furrow_rollout::*;
+use furrow_testkit::nouns;
 use furrow_wire as wire;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-fn text() -> impl Strategy<Value = String> {
+fn text() -> impl Strategy<Value = String> + Clone {
     ".{0,30}"
-}
-
-fn point() -> impl Strategy<Value = PagePoint> {
-    (-10f32..5000.0, -10f32..5000.0).prop_map(|(x, y)| PagePoint { x, y })
-}
-
-fn action() -> impl Strategy<Value = Action> {
-    prop_oneof![
-        point().prop_map(|at| Action::Click { at }),
-        (option::of(point()), text(), any::<bool>()).prop_map(|(into, content, press_enter)| Action::Write {
-            into,
-            content,
-            press_enter
-        }),
-        (0usize..4).prop_map(|i| Action::Scroll { direction: Direction::ALL[i] }),
-        Just(Action::GoBack),
-        Just(Action::Refresh),
-        Just(Action::Restart),
-        text().prop_map(|url| Action::Goto { url }),
-        (0u8..=10).prop_map(|seconds| Action::Wait { seconds }),
-        text().prop_map(|content| Action::Answer { content }),
-        (point(), point()).prop_map(|(from, to)| Action::Drag { from, to }),
-        any::<u32>().prop_map(|index| Action::SelectTab { index }),
-        text().prop_map(|key| Action::PressKey { key }),
-    ]
-}
-
-fn reply() -> impl Strategy<Value = Reply> {
-    let read = prop_oneof![action().prop_map(Ok), text().prop_map(Err)];
-    (text(), text(), text(), read).prop_map(|(raw_text, name, args_json, action)| Reply {
-        raw_text,
-        name,
-        args_json,
-        action,
-    })
-}
-
-fn outcome() -> impl Strategy<Value = Outcome> {
-    (0..OutcomeName::ALL.len(), text()).prop_map(|(i, detail)| Outcome::told(OutcomeName::ALL[i], detail))
 }
 
 fn format() -> impl Strategy<Value = ImageFormat> {
@@ -67,6 +29,22 @@ fn screenshot() -> impl Strategy<Value = Screenshot> {
     })
 }
 
+fn point() -> impl Strategy<Value = PagePoint> + Clone {
+    nouns::point(-10f32..5000.0)
+}
+
+fn reply() -> impl Strategy<Value = Reply> {
+    nouns::reply(nouns::action(point(), text()), text())
+}
+
+fn split() -> impl Strategy<Value = TimeSplit> {
+    nouns::time_split(1 << 40)
+}
+
+fn trace() -> impl Strategy<Value = Trace> {
+    nouns::trace(tokens(), nouns::engine(text(), 0f32..200.0, any::<u64>()))
+}
+
 /// Marks with these roles and texts, each with a box as large as the picture allows where it begins.
 fn marks(words: Vec<(String, String)>, picture: Size) -> Vec<Mark> {
     let mark = |(mark, (role, text)): (u32, (String, String))| {
@@ -78,10 +56,18 @@ fn marks(words: Vec<(String, String)>, picture: Size) -> Vec<Mark> {
 }
 
 fn observation() -> impl Strategy<Value = Observation> {
-    let tab = (text(), text(), any::<bool>()).prop_map(|(title, url, active)| Tab { title, url, active });
     let words = option::of(vec(("[a-z]{0,20}", text()), 0..4));
-    (screenshot(), text(), text(), vec(tab, 0..4), 0f32..1e6, 0f32..1e6, option::of(text()), words).prop_map(
-        |(screenshot, url, title, tabs, scroll_y, page_height, axtree, words)| Observation {
+    (
+        screenshot(),
+        text(),
+        text(),
+        vec(nouns::tab(text()), 0..4),
+        0f32..1e6,
+        0f32..1e6,
+        option::of(text()),
+        words,
+    )
+        .prop_map(|(screenshot, url, title, tabs, scroll_y, page_height, axtree, words)| Observation {
             marks: words.map(|words| marks(words, screenshot.size)),
             screenshot,
             url,
@@ -90,35 +76,19 @@ fn observation() -> impl Strategy<Value = Observation> {
             scroll_y,
             page_height,
             axtree,
-        },
-    )
-}
-
-fn split() -> impl Strategy<Value = TimeSplit> {
-    vec(0u64..1 << 40, Cause::ALL.len()).prop_map(|micros| {
-        let mut split = TimeSplit::default();
-        Cause::ALL.into_iter().zip(micros).for_each(|(cause, micros)| split.add(cause, micros));
-        split
-    })
+        })
 }
 
 fn tokens() -> impl Strategy<Value = TokenTrace> {
     let floats = |n: usize| option::of(vec(option::of(-50f32..=0.0), n));
-    let span = (
-        any::<u32>(),
-        any::<u32>(),
-        any::<u32>(),
-        any::<u16>(),
-        any::<u16>(),
-        any::<[u8; 32]>(),
-        any::<[u8; 32]>(),
-    )
-        .prop_map(|(step, token_start, token_len, tiles_x, tiles_y, blob_sha256, rgb_sha256)| {
-            ImageSpan { step, token_start, token_len, tiles_x, tiles_y, blob_sha256, rgb_sha256 }
-        });
     (0usize..6).prop_flat_map(move |n| {
         (
-            (vec(any::<u32>(), 0..8), vec(span.clone(), 0..3), vec(any::<u32>(), n), vec(any::<bool>(), n)),
+            (
+                vec(any::<u32>(), 0..8),
+                vec(nouns::image_span(), 0..3),
+                vec(any::<u32>(), n),
+                vec(any::<bool>(), n),
+            ),
             (
                 vec(any::<bool>(), n),
                 option::of(vec(any::<u32>(), 0..8)),
@@ -156,45 +126,8 @@ fn tokens() -> impl Strategy<Value = TokenTrace> {
     })
 }
 
-fn trace() -> impl Strategy<Value = Trace> {
-    let engine = (
-        text(),
-        option::of(any::<u32>()),
-        option::of(0..StateOrigin::ALL.len()),
-        0f32..200.0,
-        any::<[u32; 3]>(),
-        any::<[u64; 4]>(),
-    )
-        .prop_map(|(worker, slot, origin, batch_size_mean, counts, times)| Engine {
-            worker,
-            slot,
-            state_origin: origin.map(|i| StateOrigin::ALL[i]),
-            batch_size_mean,
-            prefill_tokens: counts[0],
-            reused_tokens: counts[1],
-            decode_steps: counts[2],
-            queue_micros: times[0],
-            service_micros: times[1],
-            gpu_micros: times[2],
-        });
-    (
-        0..PolicyKind::ALL.len(),
-        option::of(any::<i32>()),
-        option::of(any::<i32>()),
-        option::of(tokens()),
-        engine,
-    )
-        .prop_map(|(kind, version, oldest, tokens, engine)| Trace {
-            policy_kind: PolicyKind::ALL[kind],
-            policy_version: version.map(PolicyVersion),
-            state_version_min: oldest.map(PolicyVersion),
-            tokens,
-            engine,
-        })
-}
-
 fn step() -> impl Strategy<Value = wire::OpaqueStep> {
-    (any::<u32>(), observation(), reply(), outcome(), trace(), split(), any::<i64>()).prop_map(
+    (any::<u32>(), observation(), reply(), nouns::outcome(text()), trace(), split(), any::<i64>()).prop_map(
         |(step, observation, reply, outcome, trace, timing, observed_at_micros)| wire::OpaqueStep {
             step,
             observation,
@@ -235,7 +168,7 @@ fn ending() -> impl Strategy<Value = Ending> {
         option::of(evidence),
         text(),
         any::<u32>(),
-        option::of(outcome()),
+        option::of(nouns::outcome(text())),
         split(),
         environment,
     )

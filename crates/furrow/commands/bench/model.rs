@@ -91,8 +91,13 @@ fn peers(
     threads: usize,
     report: &mut Report,
 ) -> Result<Option<Types<ModelPeer>>, Failure> {
-    let open = |folder: &PathBuf, dtype| ModelPeer::open(&args.python, &args.peer, folder, dtype, threads);
-    match (open(&folders.float32, "float32"), open(&folders.bfloat16, "bfloat16")) {
+    let mut notes = Vec::new();
+    let mut open = |folder: &PathBuf, dtype| {
+        ModelPeer::open(&args.python, &args.peer, folder, dtype, threads, &mut notes)
+    };
+    let opened = (open(&folders.float32, "float32"), open(&folders.bfloat16, "bfloat16"));
+    notes.into_iter().for_each(|note| report.note(note));
+    match opened {
         (Ok(float32), Ok(bfloat16)) => Ok(Some(Types { float32, bfloat16 })),
         (Err(why), _) | (_, Err(why)) => {
             report.note(format!("no peer: {why:#}"));

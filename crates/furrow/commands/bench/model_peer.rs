@@ -16,6 +16,10 @@ pub struct ModelPeer {
 
 const SCRIPT: &str = "transformers_cpu.py";
 
+/// The newest instructions that oneDNN may use besides the tiles of AMX. Where a virtual machine hides what CPUID says of tiles (leaf 0x1D), oneDNN
+/// configures none and dies of an illegal instruction.
+const WITHOUT_TILES: (&str, &str) = ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16");
+
 /// Has the peer write the checkpoints that both read, of a shape it knows: `float32` and `bfloat16` in the folder.
 pub fn save_checkpoints(python: &Path, scripts: &Path, dir: &Path, shape: &str) -> anyhow::Result<()> {
     said(Command::new(python).arg(scripts.join(SCRIPT)).arg("save").arg(dir).arg(shape)).map(drop)
@@ -33,15 +37,38 @@ pub fn said(command: &mut Command) -> anyhow::Result<String> {
 }
 
 impl ModelPeer {
-    /// Starts it and waits until the model is loaded.
+    /// Starts it and waits until the model has computed something; says in `notes` what had to be left out for that.
     pub fn open(
         python: &Path,
         scripts: &Path,
         checkpoint: &Path,
         dtype: &str,
         threads: usize,
+        notes: &mut Vec<String>,
+    ) -> anyhow::Result<Self> {
+        let start = |environment: Option<(&str, &str)>| {
+            let mut peer = Self::start(python, scripts, checkpoint, dtype, threads, environment)?;
+            peer.seconds("prefill 64")?;
+            anyhow::Ok(peer)
+        };
+        start(None).or_else(|error| {
+            let peer = start(Some(WITHOUT_TILES)).map_err(|_| error)?;
+            let (name, value) = WITHOUT_TILES;
+            notes.push(format!("the peer dies in {dtype} unless {name}={value}, which it was given"));
+            Ok(peer)
+        })
+    }
+
+    fn start(
+        python: &Path,
+        scripts: &Path,
+        checkpoint: &Path,
+        dtype: &str,
+        threads: usize,
+        environment: Option<(&str, &str)>,
     ) -> anyhow::Result<Self> {
         let mut command = Command::new(python);
+        command.envs(environment);
         command.arg(scripts.join(SCRIPT)).arg("serve").arg(checkpoint).arg(dtype).arg(threads.to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().with_context(|| format!("starting {}", python.display()))?;

@@ -69,6 +69,19 @@ fn ask_for_permission() -> bool {
     false
 }
 
+/// Asks for the 32 lines of one step of a panel, so many bytes ahead of where the loop stands.
+macro_rules! prefetch {
+    ($ahead:literal) => {
+        concat!(
+            prefetch!($ahead; 0 64 128 192 256 320 384 448 512 576 640 704 768 832 896 960),
+            prefetch!($ahead; 1024 1088 1152 1216 1280 1344 1408 1472 1536 1600 1664 1728 1792 1856 1920 1984),
+        )
+    };
+    ($ahead:literal; $($line:literal)*) => {
+        concat!($("prefetcht0 [{weights} + ", $ahead, " + ", $line, "]\n"),*)
+    };
+}
+
 /// `y[m, out] = x[m, in] W^T` for bfloat16 weights, shapes checked by the caller, `is_here` seen.
 pub(super) fn product(matrix: &Matrix, team: &Team, x: &[f32], y: &mut [f32], scratch: &mut Buffer) {
     let rows = y.len() / matrix.out;
@@ -269,6 +282,9 @@ impl Tiles {
                 asm!(
                     "tilezero tmm0", "tilezero tmm1",
                     "2:",
+                    // Few rows stream the weights from memory, and rows of tiles confuse the hardware's own prefetching: measured
+                    // without this, 0.6 of the machine's read rate.
+                    prefetch!(8192),
                     "tileloadd tmm4, [{first} + {line}]",
                     "tileloadd tmm6, [{weights} + 2 * {line}]",
                     "tdpbf16ps tmm0, tmm4, tmm6",

@@ -1,0 +1,130 @@
+//! Strategies for the nouns. The leaves are the caller's: a door that caps texts or coordinates is tried with those it lets in, a table
+//! that takes anything with anything.
+
+use furrow_rollout::{
+    Action, Cause, Direction, Engine, ImageSpan, Outcome, OutcomeName, PagePoint, PolicyKind, PolicyVersion,
+    Reply, StateOrigin, Tab, TimeSplit, TokenTrace, Trace,
+};
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+/// A point with such coordinates.
+pub fn point(coordinate: impl Strategy<Value = f32> + Clone) -> impl Strategy<Value = PagePoint> + Clone {
+    (coordinate.clone(), coordinate).prop_map(|(x, y)| PagePoint { x, y })
+}
+
+/// Every kind of action.
+pub fn action(
+    point: impl Strategy<Value = PagePoint> + Clone + 'static,
+    text: impl Strategy<Value = String> + Clone + 'static,
+) -> impl Strategy<Value = Action> {
+    let write = (option::of(point.clone()), text.clone(), any::<bool>());
+    prop_oneof![
+        point.clone().prop_map(|at| Action::Click { at }),
+        write.prop_map(|(into, content, press_enter)| Action::Write { into, content, press_enter }),
+        select(&Direction::ALL[..]).prop_map(|direction| Action::Scroll { direction }),
+        Just(Action::GoBack),
+        Just(Action::Refresh),
+        Just(Action::Restart),
+        text.clone().prop_map(|url| Action::Goto { url }),
+        (0u8..=10).prop_map(|seconds| Action::Wait { seconds }),
+        text.clone().prop_map(|content| Action::Answer { content }),
+        (point.clone(), point).prop_map(|(from, to)| Action::Drag { from, to }),
+        any::<u32>().prop_map(|index| Action::SelectTab { index }),
+        text.prop_map(|key| Action::PressKey { key }),
+    ]
+}
+
+/// A reply that was read as this action, or was not.
+pub fn reply(
+    action: impl Strategy<Value = Action> + 'static,
+    text: impl Strategy<Value = String> + Clone + 'static,
+) -> impl Strategy<Value = Reply> {
+    let action = prop_oneof![action.prop_map(Ok), text.clone().prop_map(Err)];
+    (text.clone(), text.clone(), text, action).prop_map(|(raw_text, name, args_json, action)| Reply {
+        raw_text,
+        name,
+        args_json,
+        action,
+    })
+}
+
+/// Any outcome with such a detail.
+pub fn outcome(text: impl Strategy<Value = String>) -> impl Strategy<Value = Outcome> {
+    (select(&OutcomeName::ALL[..]), text).prop_map(|(name, detail)| Outcome { name, detail })
+}
+
+/// A tab of a browser.
+pub fn tab(text: impl Strategy<Value = String> + Clone) -> impl Strategy<Value = Tab> {
+    (text.clone(), text, any::<bool>()).prop_map(|(title, url, active)| Tab { title, url, active })
+}
+
+/// Time by cause, less than `most` microseconds each.
+pub fn time_split(most: u64) -> impl Strategy<Value = TimeSplit> {
+    proptest::collection::vec(0..most, Cause::ALL.len()).prop_map(|parts| {
+        let mut split = TimeSplit::default();
+        Cause::ALL.into_iter().zip(parts).for_each(|(cause, micros)| split.add(cause, micros));
+        split
+    })
+}
+
+/// Any image's place in a prompt.
+pub fn image_span() -> impl Strategy<Value = ImageSpan> + Clone {
+    let numbers = any::<(u32, u32, u32, u16, u16)>();
+    (numbers, any::<[u8; 32]>(), any::<[u8; 32]>()).prop_map(
+        |((step, token_start, token_len, tiles_x, tiles_y), blob_sha256, rgb_sha256)| ImageSpan {
+            step,
+            token_start,
+            token_len,
+            tiles_x,
+            tiles_y,
+            blob_sha256,
+            rgb_sha256,
+        },
+    )
+}
+
+/// What an engine says of a step.
+pub fn engine(
+    worker: impl Strategy<Value = String>,
+    batch_size: impl Strategy<Value = f32>,
+    micros: impl Strategy<Value = u64> + Clone,
+) -> impl Strategy<Value = Engine> {
+    let place = (worker, option::of(any::<u32>()), option::of(select(StateOrigin::ALL)), batch_size);
+    let times = (micros.clone(), micros.clone(), micros);
+    (place, any::<[u32; 3]>(), times).prop_map(|(place, counts, times)| {
+        let (worker, slot, state_origin, batch_size_mean) = place;
+        let [prefill_tokens, reused_tokens, decode_steps] = counts;
+        let (queue_micros, service_micros, gpu_micros) = times;
+        Engine {
+            worker,
+            slot,
+            state_origin,
+            batch_size_mean,
+            prefill_tokens,
+            reused_tokens,
+            decode_steps,
+            queue_micros,
+            service_micros,
+            gpu_micros,
+        }
+    })
+}
+
+/// A policy's trace, with tokens or without.
+pub fn trace(
+    tokens: impl Strategy<Value = TokenTrace>,
+    engine: impl Strategy<Value = Engine>,
+) -> impl Strategy<Value = Trace> {
+    let version = || option::of(any::<i32>().prop_map(PolicyVersion));
+    (select(PolicyKind::ALL), version(), version(), option::of(tokens), engine).prop_map(
+        |(policy_kind, policy_version, state_version_min, tokens, engine)| Trace {
+            policy_kind,
+            policy_version,
+            state_version_min,
+            tokens,
+            engine,
+        },
+    )
+}
