@@ -44,7 +44,7 @@ fn system_saves_tiles() -> bool {
     let low: u32;
     // SAFETY: CPUID said that the instruction is there; it only reads a register.
     unsafe {
-        asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") _, options(nomem, nostack, preserves_flags))
+        asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") _, options(nomem, nostack, preserves_flags));
     };
     low >> 17 & 3 == 3
 }
@@ -223,7 +223,7 @@ impl Tiles {
     fn configure() -> Self {
         // SAFETY: `is_here` was seen before a product came here, and the shape is a valid one.
         unsafe {
-            asm!("ldtilecfg [{}]", in(reg) &raw const SHAPE, options(nostack, preserves_flags, readonly))
+            asm!("ldtilecfg [{}]", in(reg) &raw const SHAPE, options(nostack, preserves_flags, readonly));
         };
         Self
     }
@@ -242,7 +242,7 @@ impl Tiles {
     ) {
         assert!(
             steps > 0
-                && inputs.len() == steps * TILE << usize::from(pair)
+                && inputs.len() == (steps * TILE) << usize::from(pair)
                 && weights.len() == 2 * steps * TILE
         );
         if pair {
