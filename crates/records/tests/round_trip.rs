@@ -8,11 +8,10 @@ use bytes::Bytes;
 use common::{publish, write};
 use furrow_records::{DataSet, Rescore};
 use furrow_rollout::{
-    Action, Ancestry, Cause, Clock, Component, ContextPolicy, Direction, End, Ending, Engine,
-    EnvironmentFingerprint, Evidence, ExtraAction, FinishReason, Grammar, GroupRecord, GroupStatistics,
-    Hashes, Id, ImageFormat, ImageSpan, Kind, Mark, Observation, ObservationSpec, Outcome, OutcomeName,
-    PageHooks, PagePoint, PolicyKind, PolicyVersion, Reply, Sampling, Score, Screenshot, SessionSpec, Size,
-    Split, StateOrigin, Status, StepRecord, Tab, Task, TimeSplit, TokenTrace, Trace, TrajectoryRecord,
+    Ancestry, Clock, Component, ContextPolicy, End, Ending, EnvironmentFingerprint, Evidence, ExtraAction,
+    FinishReason, Grammar, GroupRecord, GroupStatistics, Hashes, Id, ImageFormat, Kind, Mark, Observation,
+    ObservationSpec, PageHooks, PolicyKind, Reply, Sampling, Score, Screenshot, SessionSpec, Size, Split,
+    Status, StepRecord, Task, TimeSplit, TokenTrace, TrajectoryRecord,
 };
 use furrow_testkit::nouns;
 use proptest::collection::{btree_map, vec};
