@@ -224,8 +224,17 @@ impl Farm {
 
     /// Waits until the run is over and every role has left by itself with status 0.
     pub fn finish(&mut self, deadline: Duration) {
-        for role in [Role::Coordinator, Role::Env, Role::Policy] {
-            let status = self.wait_for_end(role, deadline);
+        self.finish_roles(&[Role::Coordinator, Role::Env, Role::Policy], deadline);
+    }
+
+    /// The same where the coordinator has left already.
+    pub fn finish_workers(&mut self, deadline: Duration) {
+        self.finish_roles(&[Role::Env, Role::Policy], deadline);
+    }
+
+    fn finish_roles(&mut self, roles: &[Role], deadline: Duration) {
+        for role in roles {
+            let status = self.wait_for_end(*role, deadline);
             assert_eq!(status, Some(0), "{role:?} ended with {status:?}\n{}", self.outputs());
         }
     }
