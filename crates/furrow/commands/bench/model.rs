@@ -2,12 +2,17 @@
 //! about scaling: bfloat16 against float32, a long context against none, a state copy against plain memory.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
+use anyhow::Context as _;
 use clap::Args;
-use furrow_model::backend::{Backend as _, PAGE_TOKENS, Page, Slot};
+use furrow_model::backend::{Backend as _, PAGE_TOKENS, Page, Room, Slot};
 use furrow_model::config::LayerKind;
+use furrow_model::cpu::Cpu;
 use furrow_model::kernels::{Attention, Compute, Page as KeyPage, Rows, Team, peak};
+
+use furrow_telemetry::{Memory, process_usage};
 
 use super::BenchArgs;
 use super::checkpoints::{Types, checkpoints};
@@ -46,6 +51,9 @@ pub struct ModelArgs {
 /// Sequences decoded at once.
 const BATCHES: [u32; 3] = [1, 8, 32];
 
+/// Sessions whose memory is looked at.
+const RESIDENT: u32 = 16;
+
 /// As the peer names it.
 const SHAPE: &str = "97m";
 /// As the peer does: a short prompt, steps to warm up, then those that count.
@@ -79,6 +87,7 @@ pub fn run(args: &ModelArgs) -> Result<(), Failure> {
         speeds(&mut ours, peers.as_mut(), &mut report)?;
         observation(&mut ours.float32, args.context, &mut report)?;
         copies(&mut ours.float32, args.context, &mut report);
+        memory(&mut ours.float32, args.context, &mut report)?;
     }
     report
         .note("rates are tokens a second; bfloat16 weights with inputs rounded to bfloat16, sums in float32");
@@ -206,6 +215,25 @@ fn copies(ours: &mut Ours, context: u32, report: &mut Report) {
     report.add("fork / memory copy", "x", fork / plain);
     report.add("restore / memory copy", "x", restore / plain);
     report.add("park, its memory made anew / memory copy", "x", park / plain);
+}
+
+/// What resident sessions take of this process's memory, against the bytes of their states, keys and values.
+fn memory(ours: &mut Ours, context: u32, report: &mut Report) -> Result<(), Failure> {
+    let each = pages(context);
+    let parked = ours.cpu.park(Slot(0), &(0..each).map(Page).collect::<Vec<_>>());
+    let room = Room { slots: RESIDENT, pages: RESIDENT * each, rows_max: 1, logits_max: 1, features: 0 };
+    let process = std::process::id();
+    let before = process_usage(process, Memory::Rss).context("this process's memory")?.rss_bytes;
+    let mut cpu =
+        Cpu::open(Arc::clone(&ours.weights), room, 1, Compute::Float32).context("a second backend")?;
+    for slot in 0..RESIDENT {
+        let own: Vec<Page> = (slot * each..(slot + 1) * each).map(Page).collect();
+        cpu.restore(&parked, Slot(slot), &own);
+    }
+    let taken = process_usage(process, Memory::Rss).context("this process's memory")?.rss_bytes - before;
+    let state = (parked.state.len() + parked.pages.len()) as f64 * f64::from(RESIDENT);
+    report.add("memory of a resident session / its state", "x", taken as f64 / state);
+    Ok(())
 }
 
 /// Seconds of the attention operator alone for one observation, over all attention layers.

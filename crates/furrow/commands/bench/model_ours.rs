@@ -18,6 +18,7 @@ use crate::commands::model::chain;
 pub struct Ours {
     pub cpu: Cpu,
     pub team: Team,
+    pub weights: Arc<Weights>,
     vocabulary: u32,
     rows_max: u32,
     sequence_pages: u32,
@@ -41,7 +42,7 @@ impl Ours {
     pub fn open(folder: &Path, compute: Compute, threads: usize, load: Load) -> Result<Self, Failure> {
         let team = Team::new(threads);
         let refused = |error: CheckpointError| Failure::Input(vec![chain(&error)]);
-        let weights = Weights::load(folder, &team, &mut |_, _| ()).map_err(refused)?;
+        let weights = Arc::new(Weights::load(folder, &team, &mut |_, _| ()).map_err(refused)?);
         let vocabulary = weights.config.text.vocabulary as u32;
         let sequence_pages = pages(load.sequence_tokens);
         let room = Room {
@@ -51,8 +52,9 @@ impl Ours {
             logits_max: load.sequences,
             features: 0,
         };
-        let cpu = Cpu::open(Arc::new(weights), room, threads, compute).context("opening the cpu backend")?;
-        Ok(Self { cpu, team, vocabulary, rows_max: load.rows_max, sequence_pages })
+        let cpu =
+            Cpu::open(Arc::clone(&weights), room, threads, compute).context("opening the cpu backend")?;
+        Ok(Self { cpu, team, weights, vocabulary, rows_max: load.rows_max, sequence_pages })
     }
 
     /// Seconds of prefilling so many sequences of so many tokens, one after the other.
