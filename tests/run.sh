@@ -33,4 +33,4 @@ for policy in scripted random; do
   "$FURROW_TEST_PYTHON" tests/check.py "runs/quickstart-$policy" --groups 31 --group-size 4
 done
 "$FURROW_TEST_PYTHON" tests/check.py runs/quickstart-model --groups 12 --group-size 4
-"$FURROW_TEST_PYTHON" tests/recompute.py runs/quickstart-model .cache/tiny-7 --rows 40
+"$FURROW_TEST_PYTHON" tests/recompute.py runs/quickstart-model .cache/tiny-7 --rows 50 --limit 50
