@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use furrow_wire::LEASE_WAIT_MILLIS_MAX;
 use serde::{Deserialize, Serialize};
 
 use crate::assign::Pacing;
@@ -23,8 +24,6 @@ pub struct LimitsFile {
     pub lease_millis: u64,
     /// How often a worker says that it is there.
     pub heartbeat_millis: u64,
-    /// Longest time a request for work is held open.
-    pub lease_wait_millis: u64,
     /// Most assignments in one answer.
     pub leases_per_call_max: u32,
     /// Time for work in hand to finish when the coordinator is asked to stop.
@@ -88,7 +87,6 @@ impl Default for LimitsFile {
             // Five heartbeats: a worker that misses four in a row is gone.
             lease_millis: 15_000,
             heartbeat_millis: 3_000,
-            lease_wait_millis: 20_000,
             leases_per_call_max: 16,
             drain_grace_millis: 30_000,
             farewell_millis: 5_000,
@@ -126,7 +124,6 @@ impl LimitsFile {
             range("failures_free", self.failures_free, 0, u64::MAX / 2),
             range("lease_millis", self.lease_millis, 100, hour),
             range("heartbeat_millis", self.heartbeat_millis, 20, hour),
-            range("lease_wait_millis", self.lease_wait_millis, 0, hour),
             range("leases_per_call_max", u64::from(self.leases_per_call_max), 1, 64),
             range("drain_grace_millis", self.drain_grace_millis, 0, 24 * hour),
             range("farewell_millis", self.farewell_millis, 0, hour),
@@ -177,7 +174,7 @@ impl LimitsFile {
                 failures_free: self.failures_free,
                 lease_millis: self.lease_millis,
                 heartbeat_millis: self.heartbeat_millis,
-                lease_wait_millis: self.lease_wait_millis,
+                lease_wait_millis: LEASE_WAIT_MILLIS_MAX,
                 leases_per_call_max: self.leases_per_call_max,
                 drain_grace_millis: self.drain_grace_millis,
                 score_attempts_max: self.score_attempts_max,

@@ -295,7 +295,7 @@ pub struct Rules {
     pub lease_millis: u64,
     /// How often a worker says that it is there.
     pub heartbeat_millis: u64,
-    /// Longest time a request for work is held open.
+    /// Longest time a request for work is held open, whatever its worker asks.
     pub lease_wait_millis: u64,
     /// Most assignments in one answer.
     pub leases_per_call_max: u32,

@@ -18,7 +18,9 @@ pub use assignment::{
     task_from, task_into,
 };
 pub use error::{Refusal, WireError, refusal};
-pub use limits::{MESSAGE_BYTES_MAX, PAST_STEPS_MAX, RECORD_BYTES_MAX, SCREENSHOT_BYTES_MAX};
+pub use limits::{
+    LEASE_WAIT_MILLIS_MAX, MESSAGE_BYTES_MAX, PAST_STEPS_MAX, RECORD_BYTES_MAX, SCREENSHOT_BYTES_MAX,
+};
 pub use link::{Connect, Tcp, Timeouts, accept, endpoint, server, with_health_and_reflection, within};
 pub use observation::{observation_from, observation_into, screenshot_from, screenshot_into};
 pub use reply::{outcome_from, outcome_into, reply_from, reply_into};

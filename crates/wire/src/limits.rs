@@ -12,6 +12,10 @@ pub const RECORD_BYTES_MAX: usize = MESSAGE_BYTES_MAX - 4096;
 /// Steps a rebuilt session may bring along.
 pub const PAST_STEPS_MAX: u32 = 10_000;
 
+/// Longest time, in milliseconds, that a worker may ask to have its request for work held open (`env.lease_wait_millis`), and that a
+/// coordinator holds one whatever is asked. A minute: proxies between machines cut calls that are silent for longer.
+pub const LEASE_WAIT_MILLIS_MAX: u64 = 60_000;
+
 /// Title of a page or tab, in bytes.
 pub(crate) const TITLE_BYTES_MAX: usize = 4 << 10;
 

@@ -308,7 +308,7 @@ fn a_waiting_request_is_answered_when_there_is_work_or_its_time_is_up() {
     assert_eq!(answers(&mut office), [1]);
     assert_eq!(wait(&mut office, 60_000), None);
     office.pass_alive(500);
-    assert!(answers(&mut office).contains(&0), "nothing is held longer than limits.lease_wait_millis");
+    assert!(answers(&mut office).contains(&0), "nothing is held longer than the rules say");
 }
 
 #[test]

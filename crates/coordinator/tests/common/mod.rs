@@ -26,7 +26,6 @@ impl Default for Setup {
     fn default() -> Self {
         let limits = LimitsFile {
             lease_millis: 60_000,
-            lease_wait_millis: 200,
             farewell_millis: 0,
             drain_grace_millis: 0,
             ..LimitsFile::default()
