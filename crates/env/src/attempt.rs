@@ -5,6 +5,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -48,6 +49,26 @@ pub(crate) struct Lent {
     pub signals: Signals,
     /// Where its policy worker is now.
     pub policy_address: watch::Receiver<String>,
+    /// It has not loaded its page yet.
+    pub booting: Booting,
+}
+
+/// A trajectory whose page is not there yet: the memory it will take is still counted as free. Dropped when it is there.
+#[derive(Debug)]
+pub(crate) struct Booting(Arc<AtomicU32>);
+
+impl Booting {
+    /// One more.
+    pub fn new(all: &Arc<AtomicU32>) -> Self {
+        all.fetch_add(1, Ordering::SeqCst);
+        Self(all.clone())
+    }
+}
+
+impl Drop for Booting {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// What may be said to an attempt from outside.
@@ -87,6 +108,7 @@ struct Attempt<'a> {
     desk: &'a Desk,
     assignment: Assignment,
     policy_address: watch::Receiver<String>,
+    booting: Option<Booting>,
     account: Account,
     /// The sum of all marks taken from the account.
     life: TimeSplit,
@@ -149,6 +171,7 @@ impl<'a> Attempt<'a> {
             desk,
             assignment: lent.assignment,
             policy_address: lent.policy_address,
+            booting: Some(lent.booting),
             account: Account::open(Cause::Boot, desk.time.micros()),
             life: TimeSplit::default(),
             stage: None,
@@ -213,6 +236,7 @@ impl<'a> Attempt<'a> {
         let browser = self.stage()?.browser().to_owned();
         TrajectoryStarted { of: &of, token, worker: self.desk.worker.as_str(), browser: &browser }.emit();
         let pages_goal = self.stage()?.begin().await?;
+        self.booting = None;
         let goal = self.task().goal.clone().or(pages_goal);
         let goal = goal.ok_or_else(|| Stop::Failed("neither the task nor its page has a goal".into()))?;
         self.goal = cut(&goal, GOAL_CHARS_MAX);
@@ -468,7 +492,10 @@ impl<'a> Attempt<'a> {
             StageError::PageCrash => PageCrashed { of, step }.emit(),
             StageError::BrowserDead | StageError::Failed(_) => {}
         }
-        Ended { reason: error.to_string(), last_outcome: error.outcome(), ..Ended::new(error.end()) }
+        let died = matches!(error, StageError::PageCrash | StageError::BrowserDead);
+        let cause = self.stage.as_ref().filter(|_| died).and_then(|stage| stage.cause_of_death());
+        let reason = cause.map_or(error.to_string(), |cause| format!("{error}: {cause}"));
+        Ended { reason, last_outcome: error.outcome(), ..Ended::new(error.end()) }
     }
 
     fn task(&self) -> &Task {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use furrow_wire::LEASE_WAIT_MILLIS_MAX;
 use serde::{Deserialize, Serialize};
 
 use crate::egress::EgressLimits;
@@ -27,6 +28,12 @@ pub struct EnvFile {
     pub contexts_per_browser: u32,
     /// Tabs a context may have open; what a page opens beyond is closed.
     pub tabs_max: u32,
+    /// Memory that one browser, all its processes together, may hold; beyond it the page that holds most is ended.
+    pub browser_memory_bytes_max: u64,
+    /// Threads that one browser, all its processes together, may have; beyond them the page that has most is ended.
+    pub browser_threads_max: u32,
+    /// Memory that stays free: while less is left on the machine or in the worker's container, no new trajectory is taken up. 0: never mind.
+    pub memory_reserve_bytes: u64,
     /// Language of every page.
     pub locale: String,
     /// Time zone of every page.
@@ -55,7 +62,7 @@ pub struct EnvFile {
     pub coordinator_millis: u64,
     /// A coordinator that is away is tried again for so long, then the worker gives up.
     pub coordinator_patience_millis: u64,
-    /// Longest time a request for work is held open.
+    /// Time for which the coordinator may hold a request for work open while it has none.
     pub lease_wait_millis: u64,
     /// Time for trajectories to end by themselves when the worker is asked to stop.
     pub drain_grace_millis: u64,
@@ -95,6 +102,10 @@ pub struct BrowserConfig {
     pub contexts_per_browser: u32,
     /// Tabs in one context.
     pub tabs_max: u32,
+    /// What one browser may take.
+    pub limits: BrowserLimits,
+    /// Memory that new contexts leave free.
+    pub memory_reserve_bytes: u64,
     /// Language of every page.
     pub locale: String,
     /// Time zone of every page.
@@ -107,6 +118,15 @@ pub struct BrowserConfig {
     pub deadlines: Deadlines,
     /// When a page counts as quiet.
     pub settle: Settle,
+}
+
+/// What one browser may take, all its processes together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BrowserLimits {
+    /// Memory it holds: what its processes have written, pages of files left out.
+    pub memory_bytes: u64,
+    /// Its threads.
+    pub threads: u32,
 }
 
 /// Deadlines of commands to a page. Chromium's protocol library waits 30 s for anything; these are ours.
@@ -138,6 +158,12 @@ impl Default for EnvFile {
             sandbox: true,
             contexts_per_browser: 25,
             tabs_max: 8,
+            // 25 contexts x 35 MB of a light page = 0.9 GB, and 3 GB for pages that are heavier: 160 MB a context.
+            browser_memory_bytes_max: 4 << 30,
+            // A light page has 10 threads, a browser without any 50: 25 contexts x 8 tabs x 10 = 2,000, and as many again for pages with workers.
+            browser_threads_max: 4_096,
+            // A browser near its limit fills 8 GiB/s x 20 ms = 160 MiB more before it is looked at again; the rest is for everybody else.
+            memory_reserve_bytes: 1 << 30,
             locale: "en-US".into(),
             timezone: "UTC".into(),
             axtree: false,
@@ -180,6 +206,10 @@ impl EnvFile {
             ("sessions_max", u64::from(self.sessions_max), 1, 1_000),
             ("contexts_per_browser", u64::from(self.contexts_per_browser), 1, 200),
             ("tabs_max", u64::from(self.tabs_max), 1, 64),
+            // An idle browser with one empty page holds 110 MB and has 60 threads.
+            ("browser_memory_bytes_max", self.browser_memory_bytes_max, 256 << 20, 1 << 40),
+            ("browser_threads_max", u64::from(self.browser_threads_max), 256, 1 << 20),
+            ("memory_reserve_bytes", self.memory_reserve_bytes, 0, 1 << 40),
             ("input_millis", self.input_millis, 100, 60_000),
             ("screenshot_millis", self.screenshot_millis, 100, 60_000),
             // The protocol library gives up after 30 s by itself.
@@ -191,7 +221,7 @@ impl EnvFile {
             ("policy_patience_millis", self.policy_patience_millis, 0, hour),
             ("coordinator_millis", self.coordinator_millis, 100, hour),
             ("coordinator_patience_millis", self.coordinator_patience_millis, 0, 24 * hour),
-            ("lease_wait_millis", self.lease_wait_millis, 0, hour),
+            ("lease_wait_millis", self.lease_wait_millis, 0, LEASE_WAIT_MILLIS_MAX),
             ("drain_grace_millis", self.drain_grace_millis, 0, 24 * hour),
             ("connections_max", u64::from(self.connections_max), 6, 1_000),
             ("site_file_bytes_max", self.site_file_bytes_max, 1, 1 << 32),
@@ -227,6 +257,11 @@ impl EnvFile {
                 sandbox: self.sandbox,
                 contexts_per_browser: self.contexts_per_browser,
                 tabs_max: self.tabs_max,
+                limits: BrowserLimits {
+                    memory_bytes: self.browser_memory_bytes_max,
+                    threads: self.browser_threads_max,
+                },
+                memory_reserve_bytes: self.memory_reserve_bytes,
                 locale: self.locale,
                 timezone: self.timezone,
                 axtree: self.axtree,
@@ -280,6 +315,17 @@ mod tests {
     fn every_wrong_key_is_named_at_once() {
         check(|_| {}, &[]);
         check(|file| file.sessions_max = 0, &["env.sessions_max: 0; use 1 to 1000"]);
+        check(
+            |file| (file.browser_memory_bytes_max, file.browser_threads_max) = (1 << 20, 100),
+            &[
+                "env.browser_memory_bytes_max: 1048576; use 268435456 to 1099511627776",
+                "env.browser_threads_max: 100; use 256 to 1048576",
+            ],
+        );
+        check(
+            |file| file.memory_reserve_bytes = u64::MAX,
+            &["env.memory_reserve_bytes: 18446744073709551615; use 0 to 1099511627776"],
+        );
         check(
             |file| (file.tabs_max, file.navigation_millis, file.locale) = (65, 40_000, String::new()),
             &[

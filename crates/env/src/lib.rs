@@ -20,11 +20,11 @@ mod stage;
 mod worker;
 
 pub use chromium::{BrowserError, Chromium, Health, LOOKED_FOR};
-pub use config::{BrowserConfig, Deadlines, EnvConfig, EnvFile, Settle};
+pub use config::{BrowserConfig, BrowserLimits, Deadlines, EnvConfig, EnvFile, Settle};
 pub use crash::ENV_FAIL_POINTS;
 pub use egress::{BLOCKED_HOSTS_MAX, Blocked, Egress, EgressLimits};
 pub use hosts::{AllowList, BadEntry, HostName, OffLimits, Place};
 pub use retry::Retry;
 pub use sites::{Root, Site, SiteError, SiteLimits, Sites};
-pub use stage::{Stage, StageError, Stages};
+pub use stage::{Room, Stage, StageError, Stages};
 pub use worker::{Summary, WorkerConfig, WorkerError, run};

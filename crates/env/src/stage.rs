@@ -11,6 +11,11 @@ pub trait Stages: Send + Sync + 'static {
     /// What the records say of the place; the worker's name is filled in by the worker.
     fn environment(&self, task: Option<&Task>) -> EnvironmentFingerprint;
 
+    /// How many more stages there is memory for.
+    fn room(&self) -> Room {
+        Room::AMPLE
+    }
+
     /// A fresh stage of its own for one trajectory. It comes or fails within deadlines of its own; a caller stops waiting for it only when
     /// [`Stages::close`] follows.
     async fn open(&self, assignment: &Assignment) -> Result<Box<dyn Stage>, StageError>;
@@ -47,8 +52,29 @@ pub trait Stage: Send {
     /// What is to be seen at the end, without an answer; `None` when nothing can be seen any more. A page that hangs is stopped first.
     async fn evidence(&mut self) -> Option<Evidence>;
 
+    /// What is known of why the page or its browser died, beyond that it did.
+    fn cause_of_death(&self) -> Option<String> {
+        None
+    }
+
     /// Throws it away.
     async fn close(self: Box<Self>);
+}
+
+/// What memory leaves to new stages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// So many more may be opened now.
+    pub stages: u32,
+    /// Bytes left to this process.
+    pub available_bytes: u64,
+    /// Bytes that must stay free.
+    pub reserve_bytes: u64,
+}
+
+impl Room {
+    /// Memory is nothing to think of.
+    pub const AMPLE: Self = Self { stages: u32::MAX, available_bytes: u64::MAX, reserve_bytes: 0 };
 }
 
 /// Why a stage cannot go on.

@@ -3,11 +3,14 @@
 //! Two loops and a set of attempts. `lease_all` asks for work while there are free slots; `pulse` says that the worker lives, renews what
 //! it holds and learns what it has lost; each attempt (`attempt.rs`) is a task of the tracker and holds one slot.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use furrow_rollout::{Assignment, EnvWorker, Id, Run};
-use furrow_telemetry::{Drained, Draining, IdleCause, Role, TimeSource, WorkerAccount};
+use furrow_telemetry::{
+    Drained, Draining, IdleCause, MemoryEased, MemoryShort, Role, TimeSource, WorkerAccount,
+};
 use furrow_wire::v1::EnvWorkerInfo;
 use furrow_wire::{Connect, Refusal, refusal};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -15,12 +18,15 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::attempt::{Desk, Fate, Lent, Signals, act_out};
+use crate::attempt::{Booting, Desk, Fate, Lent, Signals, act_out};
 use crate::coordinator_link::{CallError, CoordinatorLink, Leased, Registered, told};
 use crate::held::Held;
 use crate::policy_link::{PolicyLines, PolicyPatience};
 use crate::retry::Retry;
-use crate::stage::Stages;
+use crate::stage::{Room, Stages};
+
+/// Time between two looks at whether memory is free again: a small part of what a trajectory takes to end and free its own.
+const MEMORY_LOOK: Duration = Duration::from_millis(250);
 
 /// How a worker works. [`crate::EnvFile::check`] makes one from a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,6 +117,8 @@ struct Worker {
     slots: Arc<Slots>,
     attempts: TaskTracker,
     summary: Arc<Mutex<Summary>>,
+    /// Trajectories whose memory is not taken yet.
+    booting: Arc<AtomicU32>,
     /// Heard by all attempts.
     signals: Signals,
     /// The coordinator said that nothing more will come.
@@ -155,6 +163,7 @@ impl Worker {
             held: Arc::default(),
             attempts: TaskTracker::new(),
             summary: Arc::default(),
+            booting: Arc::default(),
             signals: Signals::default(),
             run_over: CancellationToken::new(),
         })
@@ -203,7 +212,7 @@ impl Worker {
     async fn lease_all(&self, run: &Id<Run>) {
         let mut pauses = self.config.coordinator_retry.pauses();
         loop {
-            let free = self.slots.free().await;
+            let free = self.slots.free().await.min(self.memory().await);
             let status = match self.desk.coordinator.lease(free, self.config.lease_wait).await {
                 Ok(leased) => {
                     pauses = self.config.coordinator_retry.pauses();
@@ -226,6 +235,35 @@ impl Worker {
         }
     }
 
+    /// Waits until there is memory for another trajectory and says for how many there is.
+    async fn memory(&self) -> u32 {
+        let (began, in_hand) = (Instant::now(), self.attempts.len() as u64);
+        let (mut waited, mut is_short) = (false, false);
+        loop {
+            let Room { stages, available_bytes, reserve_bytes } = self.desk.stages.room();
+            let booting = self.booting.load(Ordering::SeqCst);
+            if stages > booting {
+                if waited {
+                    self.slots.idle_because(IdleCause::NoAssignment);
+                }
+                if is_short {
+                    MemoryEased { available_bytes, micros: began.elapsed().as_micros() as u64 }.emit();
+                }
+                return stages - booting;
+            }
+            if !waited {
+                waited = true;
+                self.slots.idle_because(IdleCause::Admission);
+            }
+            // While something boots it is not known yet how much is short, and no warning is due.
+            if booting == 0 && !is_short {
+                is_short = true;
+                MemoryShort { available_bytes, reserve_bytes, in_hand }.emit();
+            }
+            tokio::time::sleep(MEMORY_LOOK).await;
+        }
+    }
+
     /// Starts what was leased. Returns whether the run is over.
     fn take(&self, leased: Leased, free: u32, run: &Id<Run>) -> bool {
         for assignment in leased.assignments.into_iter().take(free as usize) {
@@ -245,8 +283,12 @@ impl Worker {
         let Some(slot) = self.slots.take() else { return };
         let (desk, summary) = (self.desk.clone(), self.summary.clone());
         let hold = self.held.take(&assignment, &self.signals);
-        let lent =
-            Lent { assignment, signals: hold.signals.clone(), policy_address: hold.policy_address.clone() };
+        let lent = Lent {
+            assignment,
+            signals: hold.signals.clone(),
+            policy_address: hold.policy_address.clone(),
+            booting: Booting::new(&self.booting),
+        };
         self.attempts.spawn(async move {
             let fate = act_out(&desk, lent).await;
             drop((hold, slot));

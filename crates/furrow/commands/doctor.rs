@@ -33,7 +33,8 @@ struct Finding {
 
 /// Runs the command.
 pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
-    let findings = vec![browser(args)?, setpriv(), shared_memory(), fonts(), memory(), temporary_folder()];
+    let [browser, limits] = browser(args)?;
+    let findings = vec![browser, limits, setpriv(), shared_memory(), fonts(), memory(), temporary_folder()];
     if args.json {
         output::json(&findings)?;
     } else {
@@ -51,9 +52,10 @@ pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
     }
 }
 
-/// Starts the browser as a farm would, with its self-test: page, dialog, crash, screenshot.
-fn browser(args: &DoctorArgs) -> Result<Finding, Failure> {
+/// Starts the browser as a farm would, with its self-test: page, dialog, crash, screenshot. Then whether it can be held to its limits.
+fn browser(args: &DoctorArgs) -> Result<[Finding; 2], Failure> {
     let file = EnvFile { browser: args.browser.clone(), ..EnvFile::default() };
+    let most = file.browser_memory_bytes_max;
     let config = file.check(Path::new(".")).map_err(Failure::Input)?;
     let sites = std::sync::Arc::new(Sites::open(&[], config.sites)?);
     let started = launch::runtime()?.block_on(async {
@@ -63,7 +65,8 @@ fn browser(args: &DoctorArgs) -> Result<Finding, Failure> {
     let remedy = Some(
         "on Debian: apt-get install chromium-headless-shell; in a container allow user namespaces for its sandbox",
     );
-    Ok(match started {
+    let held = started.as_ref().ok().and_then(|health| health.held_bytes);
+    let browser = match started {
         Ok(health) => Finding {
             what: "browser",
             fit: health.sandbox,
@@ -76,7 +79,21 @@ fn browser(args: &DoctorArgs) -> Result<Finding, Failure> {
             remedy,
         },
         Err(error) => Finding { what: "browser", fit: false, found: crate::chain(&error.into()), remedy },
-    })
+    };
+    Ok([browser, limits(held, most)])
+}
+
+fn limits(held: Option<u64>, most: u64) -> Finding {
+    let found = match held {
+        Some(held) => format!(
+            "a browser holds {}, and is held to {} (env.browser_memory_bytes_max)",
+            output::bytes(held),
+            output::bytes(most)
+        ),
+        None => "what a browser holds cannot be seen: a greedy page may take all memory".into(),
+    };
+    let remedy = Some("put the browser right first; then let this user see its own processes in /proc");
+    Finding { what: "browser limits", fit: held.is_some(), found, remedy }
 }
 
 fn setpriv() -> Finding {
@@ -115,21 +132,22 @@ fn fonts() -> Finding {
 }
 
 fn memory() -> Finding {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kilobytes = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:")?.split_whitespace().next()?.parse::<u64>().ok());
-    let available = kilobytes.unwrap_or_default() * 1024;
+    // The container's limit where there is one.
+    let available = furrow_telemetry::available_bytes().unwrap_or_default();
+    let reserve = EnvFile::default().memory_reserve_bytes;
     // A light page costs 35 MB, an idle browser 136 MB.
-    let sessions = available / (50 << 20);
+    let sessions = available.saturating_sub(reserve) / (50 << 20);
     Finding {
         what: "memory",
-        fit: available >= 1 << 30,
+        fit: sessions > 2,
         found: format!(
-            "{} available, room for about {sessions} sessions of light pages",
-            output::bytes(available)
+            "{} available, room for about {sessions} sessions of light pages beside the {} that stay free (env.memory_reserve_bytes)",
+            output::bytes(available),
+            output::bytes(reserve)
         ),
-        remedy: Some("1 GB is the least; each session takes about 50 MB, live sites several times that"),
+        remedy: Some(
+            "below the reserve nothing is taken up; each session takes about 50 MB, live sites several times that",
+        ),
     }
 }
 

@@ -116,8 +116,18 @@ labels! {
         Unresponsive = "unresponsive",
         /// It passed its memory limit and was killed.
         OverMemory = "over_memory",
+        /// It passed its limit of threads and was killed.
+        OverThreads = "over_threads",
         /// It did not come up in time.
         StartFailed = "start_failed",
+    }
+
+    /// What a browser, all its processes together, may take only so much of.
+    BrowserLimit as "limit" {
+        /// Bytes.
+        Memory = "memory",
+        /// Threads.
+        Threads = "threads",
     }
 
     /// Why a request of a page was refused.
@@ -206,6 +216,7 @@ mod tests {
         check::<IdleCause>();
         check::<SlotUse>();
         check::<BrowserDeath>();
+        check::<BrowserLimit>();
         check::<BlockReason>();
         check::<SessionEnd>();
         check::<End>();

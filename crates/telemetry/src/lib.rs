@@ -11,6 +11,7 @@ mod events;
 mod export;
 mod labels;
 mod logs;
+mod memory;
 mod metrics;
 mod names;
 mod process;
@@ -22,10 +23,12 @@ pub use config::{Level, TelemetryConfig, TelemetryFile};
 pub use events::*;
 pub use export::{ExportError, Exporter, export};
 pub use labels::{
-    BlockReason, BrowserDeath, IdleCause, Label, PauseReason, Role, SessionEnd, SlotUse, WorkerKind,
+    BlockReason, BrowserDeath, BrowserLimit, IdleCause, Label, PauseReason, Role, SessionEnd, SlotUse,
+    WorkerKind,
 };
 pub use logs::{LogError, Logs, log_path};
+pub use memory::available_bytes;
 pub use metrics::{Average, Buckets, Counter, Family, Gauge, Histogram, Measure};
 pub use names::{Figures, Point, Sample, Unit, event, figures};
-pub use process::{Memory, ProcessError, Usage, process_usage, tree_usage};
+pub use process::{Member, Memory, ProcessError, Usage, group_members, process_usage, tree_usage};
 pub use prometheus::prometheus;

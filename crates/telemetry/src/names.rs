@@ -5,7 +5,9 @@
 
 use furrow_rollout::{Cause, End, OutcomeName};
 
-use crate::labels::{BlockReason, BrowserDeath, Label, PauseReason, SessionEnd, SlotUse, WorkerKind};
+use crate::labels::{
+    BlockReason, BrowserDeath, BrowserLimit, Label, PauseReason, SessionEnd, SlotUse, WorkerKind,
+};
 use crate::metrics::{Average, Buckets, Counter, Family, Gauge, Histogram, Measure};
 
 /// The figures of this process. What counts is an event's `emit`, so few call sites ever name one.
@@ -176,6 +178,8 @@ figures! {
     browsers_started: Counter = "env/browsers_started" in Count;
     /// Browsers lost.
     browsers_died: Counter by BrowserDeath = "env/browsers_died" in Count;
+    /// Processes of browsers that were ended because their browser had passed a limit.
+    over_limit: Counter by BrowserLimit = "env/over_limit" in Count;
     /// Pages whose process died.
     pages_crashed: Counter = "env/pages_crashed" in Count;
     /// Pages that stopped answering.
@@ -289,6 +293,8 @@ event_names! {
     BROWSER_STOPPED = "browser.stopped";
     /// A browser was lost.
     BROWSER_DIED = "browser.died";
+    /// A browser passed a limit and something of it was ended.
+    BROWSER_OVER_LIMIT = "browser.over_limit";
     /// The process of a page died.
     PAGE_CRASHED = "page.crashed";
     /// A page stopped answering.
@@ -301,6 +307,10 @@ event_names! {
     DOWNLOAD_DENIED = "download.denied";
     /// A request of a page was refused.
     REQUEST_BLOCKED = "request.blocked";
+    /// An environment worker takes up nothing new, for memory is short.
+    MEMORY_SHORT = "memory.short";
+    /// It takes up work again.
+    MEMORY_EASED = "memory.eased";
     /// A policy worker opened a session.
     SESSION_OPENED = "session.opened";
     /// A policy worker rebuilt a session from traces.

@@ -358,6 +358,33 @@ fn what_an_environment_worker_says(reader: &mut Reader) {
         json!({"event": "browser.died", "browser": "b1", "pid": 43, "death": "start_failed", "detail": "signal 9"}),
         &[("env/browsers_died/start_failed", 1)],
     );
+    let over = BrowserOverLimit {
+        browser: "b1",
+        pid: 44,
+        limit: BrowserLimit::Threads,
+        held: 5000,
+        most: 4096,
+        whole: false,
+    };
+    reader.check(
+        || over.emit(),
+        "WARN",
+        json!({"event": "browser.over_limit", "browser": "b1", "pid": 44, "limit": "threads", "held": 5000,
+            "most": 4096, "whole": false}),
+        &[("env/over_limit/threads", 1)],
+    );
+    reader.check(
+        || MemoryShort { available_bytes: 7, reserve_bytes: 9, in_hand: 2 }.emit(),
+        "WARN",
+        json!({"event": "memory.short", "available_bytes": 7, "reserve_bytes": 9, "in_hand": 2}),
+        &[],
+    );
+    reader.check(
+        || MemoryEased { available_bytes: 11, micros: 5 }.emit(),
+        "INFO",
+        json!({"event": "memory.eased", "available_bytes": 11, "micros": 5}),
+        &[],
+    );
     reader.check(
         || PageCrashed { of, step: 4 }.emit(),
         "WARN",

@@ -513,6 +513,10 @@ impl Stage for Context {
         })
     }
 
+    fn cause_of_death(&self) -> Option<String> {
+        self.running.overrun().map(|overrun| overrun.to_string())
+    }
+
     async fn close(self: Box<Self>) {
         let Context { running, id, egress, tabs, config, .. } = *self;
         running.forget(&id);

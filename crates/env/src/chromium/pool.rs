@@ -9,12 +9,15 @@ use async_trait::async_trait;
 use chromiumoxide::cdp::browser_protocol::browser::BrowserContextId;
 use chromiumoxide::cdp::browser_protocol::target::{EventTargetCreated, EventTargetDestroyed};
 use furrow_rollout::{Assignment, EnvironmentFingerprint, Size, Task};
-use furrow_telemetry::{BrowserDeath, BrowserDied, BrowserStarted, BrowserStopped};
+use furrow_telemetry::{
+    BrowserDeath, BrowserDied, BrowserLimit, BrowserStarted, BrowserStopped, available_bytes, group_members,
+};
 use futures::StreamExt;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::context::{CHANGES_MAX, Change, Context};
+use super::limits::Overrun;
 use super::link::Link;
 use super::process::{BrowserError, Process, sandboxed, sweep};
 use super::selftest;
@@ -22,10 +25,13 @@ use crate::config::BrowserConfig;
 use crate::egress::{Egress, EgressLimits};
 use crate::hosts::AllowList;
 use crate::sites::Sites;
-use crate::stage::{Stage, StageError, Stages};
+use crate::stage::{Room, Stage, StageError, Stages};
 
 /// Contexts made at once: each costs 0.2 s of CPU, and a hundred together starve each other.
 const OPENING_MAX: usize = 4;
+
+/// What a new trajectory is taken to need: a light page holds 35 MB, an idle browser 110 MB, a heavy page more than either.
+const SESSION_BYTES: u64 = 128 << 20;
 
 /// A process that starts again and again is given up for this attempt.
 const STARTS_MAX: u32 = 3;
@@ -49,6 +55,8 @@ pub struct Health {
     pub sandbox: bool,
     /// How long the self-test took.
     pub self_test: Duration,
+    /// Memory that the browser held after its test; `None` where its processes cannot be seen, and so cannot be held to a limit.
+    pub held_bytes: Option<u64>,
 }
 
 /// A process with its link and the contexts in it.
@@ -108,6 +116,7 @@ impl Chromium {
         let room = |running: &&Arc<Running>| {
             running.screen == screen
                 && running.contexts.load(Ordering::SeqCst) < self.config.contexts_per_browser as usize
+                && running.has_memory_left(&self.config)
         };
         if let Some(running) =
             processes.iter().filter(room).min_by_key(|running| running.contexts.load(Ordering::SeqCst))
@@ -115,10 +124,8 @@ impl Chromium {
             running.contexts.fetch_add(1, Ordering::SeqCst);
             return Ok(running.clone());
         }
-        // A page of another size needs a screen of another size; what nobody uses makes room for it.
-        processes.retain(|running| {
-            running.contexts.load(Ordering::SeqCst) > 0 || running.screen == screen || !running.stop()
-        });
+        // What nobody uses and nobody can use makes room: its screen is of another size, or it kept the memory of pages that are gone.
+        processes.retain(|running| running.contexts.load(Ordering::SeqCst) > 0 || !running.stop());
         let mut starts = 0;
         loop {
             starts += 1;
@@ -145,6 +152,16 @@ impl Stages for Chromium {
             locale: self.config.locale.clone(),
             timezone: self.config.timezone.clone(),
             viewport: task.map(|task| task.viewport),
+        }
+    }
+
+    fn room(&self) -> Room {
+        let reserve_bytes = self.config.memory_reserve_bytes;
+        match available_bytes() {
+            Some(available_bytes) if reserve_bytes > 0 => {
+                Room { stages: sessions(available_bytes, reserve_bytes), available_bytes, reserve_bytes }
+            }
+            _ => Room::AMPLE,
         }
     }
 
@@ -179,7 +196,7 @@ impl Running {
         let running = Arc::new(Self {
             link,
             product: version.product,
-            name: format!("browser-{}", process.index),
+            name: process.name(),
             process,
             screen,
             contexts: AtomicUsize::new(0),
@@ -203,6 +220,16 @@ impl Running {
     /// Stops telling.
     pub fn forget(&self, id: &BrowserContextId) {
         self.listeners().remove(id);
+    }
+
+    /// Whether another context fits: a browser three quarters full keeps the rest for the pages it has.
+    fn has_memory_left(&self, config: &BrowserConfig) -> bool {
+        self.process.account.held_bytes() < config.limits.memory_bytes / 4 * 3
+    }
+
+    /// Why something of it was ended, if that was lately.
+    pub fn overrun(&self) -> Option<Overrun> {
+        self.process.account.overrun()
     }
 
     /// Kills the process; every context in it dies.
@@ -236,9 +263,25 @@ async fn tested(config: &BrowserConfig) -> Result<Health, BrowserError> {
     let running = Running::start(config, Size::new(1280, 720)).await?;
     let outcome = selftest::run(&running, config).await;
     let sandbox = sandboxed(running.process.pid);
+    let held_bytes = held_bytes(running.process.pid);
     running.stop();
     outcome?;
-    Ok(Health { product: running.product.clone(), sandbox, self_test: began.elapsed() })
+    if held_bytes.is_none() {
+        tracing::warn!("the browser's processes cannot be seen in /proc: nothing holds it to its limits");
+    }
+    Ok(Health { product: running.product.clone(), sandbox, self_test: began.elapsed(), held_bytes })
+}
+
+/// What a browser holds, if its processes can be seen.
+fn held_bytes(pid: u32) -> Option<u64> {
+    let members = group_members(pid).ok()?;
+    let sees_it = members.iter().any(|member| member.pid == pid) && members.len() > 1;
+    sees_it.then(|| members.iter().map(|member| member.held_bytes).sum())
+}
+
+/// Sessions that fit into what is left beside the reserve.
+fn sessions(available_bytes: u64, reserve_bytes: u64) -> u32 {
+    u32::try_from(available_bytes.saturating_sub(reserve_bytes) / SESSION_BYTES).unwrap_or(u32::MAX)
 }
 
 /// Follows a process until it is gone, then says so to everybody.
@@ -271,7 +314,14 @@ async fn watch(
     if running.stopped.is_cancelled() {
         BrowserStopped { browser, pid }.emit();
     } else {
-        BrowserDied { browser, pid, death: BrowserDeath::Exited, detail: &running.process.messages() }.emit();
+        let (death, detail) = match running.overrun().filter(|overrun| overrun.whole) {
+            Some(overrun) if overrun.limit == BrowserLimit::Memory => {
+                (BrowserDeath::OverMemory, overrun.to_string())
+            }
+            Some(overrun) => (BrowserDeath::OverThreads, overrun.to_string()),
+            None => (BrowserDeath::Exited, running.process.messages()),
+        };
+        BrowserDied { browser, pid, death, detail: &detail }.emit();
     }
 }
 
@@ -290,5 +340,21 @@ impl std::ops::Deref for Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         self.0.contexts.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_fit_beside_the_reserve() {
+        let gib = 1 << 30;
+        assert_eq!(sessions(gib, gib), 0);
+        assert_eq!(sessions(gib / 2, gib), 0);
+        assert_eq!(sessions(gib + SESSION_BYTES - 1, gib), 0);
+        assert_eq!(sessions(gib + SESSION_BYTES, gib), 1);
+        assert_eq!(sessions(3 * gib, gib), 16);
+        assert_eq!(sessions(u64::MAX, 0), u32::MAX);
     }
 }

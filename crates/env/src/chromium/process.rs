@@ -12,6 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use furrow_rollout::Size;
 use rustix::process::{Pid, Signal, geteuid, kill_process_group};
 use tokio::sync::{oneshot, watch};
 
+use super::limits::{self, Account};
 use crate::config::BrowserConfig;
 
 /// Where the program is looked for when the job does not say.
@@ -118,6 +120,8 @@ pub(super) struct Process {
     messages: Arc<Mutex<VecDeque<String>>>,
     ended: watch::Receiver<bool>,
     profile: PathBuf,
+    /// What it takes, as the thread that looks after it saw last.
+    pub account: Arc<Account>,
 }
 
 impl Process {
@@ -134,10 +138,15 @@ impl Process {
         let messages = Arc::new(Mutex::new(VecDeque::new()));
         let (spawned, pid) = oneshot::channel();
         let kept = messages.clone();
+        let (alive, gone) = sync_channel(0);
         // This thread starts the browser, reads what it says and outlives it: see the top of the file.
         std::thread::Builder::new()
             .name(format!("browser-{index}"))
-            .spawn(move || keep(command, spawned, listening, &kept, &end))
+            .spawn(move || {
+                keep(command, spawned, listening, &kept, &end);
+                // Nothing was ever sent: who looks after its limits hears that there is nobody left to send.
+                drop::<SyncSender<()>>(alive);
+            })
             .map_err(|source| BrowserError::Io { what: "start a thread for the browser", source })?;
         let pid = match pid.await {
             Ok(Ok(pid)) => pid,
@@ -150,12 +159,24 @@ impl Process {
             }
             Err(_) => return Err(BrowserError::Start { path: program, said: "its thread ended".into() }),
         };
-        let mut process = Self { pid, index, address: String::new(), messages, ended, profile };
+        let account = Arc::new(Account::default());
+        let mut process =
+            Self { pid, index, address: String::new(), messages, ended, profile, account: account.clone() };
+        let (name, bounds) = (process.name(), config.limits);
+        std::thread::Builder::new()
+            .name(format!("limits-{index}"))
+            .spawn(move || limits::look_after(pid, &name, bounds, &account, &gone))
+            .map_err(|source| BrowserError::Io { what: "start a thread for the browser", source })?;
         match tokio::time::timeout(START_DEADLINE, listens).await {
             Ok(Ok(address)) => process.address = address,
             _ => return Err(BrowserError::Start { path: program, said: process.messages() }),
         }
         Ok(process)
+    }
+
+    /// Its name in the log.
+    pub fn name(&self) -> String {
+        format!("browser-{}", self.index)
     }
 
     /// What the browser said last.

@@ -8,5 +8,6 @@ mod egress;
 mod ground;
 mod hostile;
 mod life;
+mod limits;
 mod marks;
 mod suites;

@@ -1,12 +1,14 @@
 //! A worker in air: what it reports, and what it does when the coordinator or the policy goes away.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use furrow_env::sim::{Air, Faults, SimConfig};
-use furrow_env::{Retry, Stage, StageError, Stages, Summary, WorkerConfig, WorkerError, run};
+use furrow_env::{Retry, Room, Stage, StageError, Stages, Summary, WorkerConfig, WorkerError, run};
 use furrow_rollout::*;
+use furrow_telemetry::{SlotUse, figures};
 use furrow_wire::Tcp;
 use tokio_util::sync::CancellationToken;
 
@@ -295,6 +297,55 @@ async fn a_step_that_is_refused_ends_the_trajectory_after_the_last_durable_one()
     assert_eq!((ending.end, ending.steps), (End::EnvCrash, 2));
     assert!(ending.reason.contains("the record is wrong"), "{}", ending.reason);
     assert_eq!(farm.end().await.acknowledged, 1);
+}
+
+/// Air that is thin: every stage that is opened uses up some of it.
+struct Thin {
+    air: Air,
+    room: Arc<AtomicU32>,
+}
+
+#[async_trait]
+impl Stages for Thin {
+    fn environment(&self, task: Option<&Task>) -> EnvironmentFingerprint {
+        self.air.environment(task)
+    }
+
+    fn room(&self) -> Room {
+        Room { stages: self.room.load(Ordering::SeqCst), available_bytes: 1, reserve_bytes: 2 }
+    }
+
+    async fn open(&self, assignment: &Assignment) -> Result<Box<dyn Stage>, StageError> {
+        self.room.fetch_sub(1, Ordering::SeqCst);
+        self.air.open(assignment).await
+    }
+
+    async fn close(&self) {
+        self.air.close().await;
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_taken_up_while_memory_is_short() {
+    let policy = Policy::new(Says::Click).serve(0);
+    let room = Arc::new(AtomicU32::new(0));
+    let stages = Arc::new(Thin { air: Air::new(air()), room: room.clone() });
+    let waited = || figures().slot_micros.at(SlotUse::Admission).get();
+    let before = waited();
+    let farm = Farm::start(config(), stages, (0..6).map(|n| assignment(n, policy.address)).collect());
+    // The pulse brings the figures up to now: what is waited for shows while it lasts.
+    let beats = |most| farm.book.until("the worker lives", move |book| book.beats > most);
+    beats(5).await;
+    farm.book.read(|book| assert_eq!((book.queue.len(), book.lent.len()), (6, 0)));
+    assert!(waited() > before, "three slots wait for memory, and no figure says so");
+    // What is leased and not yet open counts: of three free slots two are filled.
+    room.store(2, Ordering::SeqCst);
+    farm.finished(2).await;
+    beats(farm.book.read(|book| book.beats) + 5).await;
+    farm.book.read(|book| assert_eq!((book.queue.len(), book.lent.len()), (4, 0), "there was room for two"));
+    room.store(100, Ordering::SeqCst);
+    farm.finished(6).await;
+    assert_eq!(farm.end().await, Summary { acknowledged: 6, abandoned: 0, cut_off: 0 });
 }
 
 /// Stages that bring the worker's own code down.

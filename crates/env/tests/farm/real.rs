@@ -79,8 +79,12 @@ fn page(script: &str) -> String {
 }
 
 async fn pool(folder: &Path) -> Arc<Chromium> {
+    pool_with(folder, EnvFile::default()).await
+}
+
+async fn pool_with(folder: &Path, file: EnvFile) -> Arc<Chromium> {
     let browser = std::env::var_os("FURROW_BROWSER").map(PathBuf::from);
-    let file = EnvFile { browser, input_millis: 3_000, screenshot_millis: 5_000, ..EnvFile::default() };
+    let file = EnvFile { browser, input_millis: 3_000, screenshot_millis: 5_000, ..file };
     let config = file.check(Path::new("/")).unwrap();
     let site = Site { host: "page.test".into(), root: Root::Folder(folder.to_owned()) };
     let sites = Arc::new(Sites::open(&[site], config.sites).unwrap());
@@ -152,4 +156,20 @@ async fn a_start_page_that_is_not_there_is_the_farms_fault() {
         }
     });
     assert_eq!(farm.end().await.acknowledged, 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_that_takes_all_memory_is_a_failure_that_names_the_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let greedy = "const eat = []; for (;;) eat.push(new Uint8Array(8 << 20).fill(7))";
+    std::fs::write(folder.path().join("greedy.html"), page(greedy)).unwrap();
+    let file = EnvFile { browser_memory_bytes_max: 300 << 20, ..EnvFile::default() };
+    let policy = Policy::new(Says::Click).serve(0);
+    let assigned = vec![on_page(0, "greedy.html", &policy)];
+    let farm = Farm::start(config(), pool_with(folder.path(), file).await, assigned);
+    farm.finished(1).await;
+    let ending = farm.book.read(|book| book.ending(&name(0)).unwrap());
+    assert_eq!((ending.end, ending.evidence), (End::PageCrash, None), "{}", ending.reason);
+    assert!(ending.reason.contains("env.browser_memory_bytes_max is 314572800"), "{}", ending.reason);
+    assert_eq!(farm.end().await.acknowledged, 1);
 }

@@ -105,6 +105,7 @@ pub struct Book {
     pub moves: HashMap<String, String>,
     pub registered: u32,
     pub renewed: u32,
+    pub beats: u32,
     pub left: u32,
     /// Calls that came in, answered or not: `record_step 3`.
     pub calls: Vec<String>,
@@ -283,7 +284,10 @@ impl RegistrationService for Coordinator {
         &self,
         _request: Request<v1::HeartbeatRequest>,
     ) -> Result<Response<v1::HeartbeatResponse>, Status> {
-        let (known, run_over) = self.0.read(|book| (book.known, book.run_over));
+        let (known, run_over) = self.0.change(|book| {
+            book.beats += 1;
+            (book.known, book.run_over)
+        });
         Ok(Response::new(v1::HeartbeatResponse { known, run_over }))
     }
 

@@ -4,7 +4,7 @@ use furrow_rollout::{Ancestry, End, OutcomeName, TimeSplit};
 use tracing::{info, warn};
 
 use super::{cut, say};
-use crate::labels::{BlockReason, BrowserDeath, Label};
+use crate::labels::{BlockReason, BrowserDeath, BrowserLimit, Label};
 use crate::names::{event, figures};
 
 /// The worker took up a trajectory.
@@ -109,6 +109,43 @@ pub struct BrowserDied<'a> {
     pub death: BrowserDeath,
     /// What is known beyond that.
     pub detail: &'a str,
+}
+
+/// A browser took more than it may, and what took most was ended: a page, or the browser itself where no page was to blame.
+#[derive(Debug)]
+pub struct BrowserOverLimit<'a> {
+    /// Its name in this worker.
+    pub browser: &'a str,
+    /// The process that was ended.
+    pub pid: u32,
+    /// Which limit.
+    pub limit: BrowserLimit,
+    /// What all processes of the browser held, in bytes or threads.
+    pub held: u64,
+    /// What they may hold.
+    pub most: u64,
+    /// Whether the whole browser was ended.
+    pub whole: bool,
+}
+
+/// Too little memory is left for another trajectory: the worker takes up none, and its idle slots are idle for admission.
+#[derive(Debug)]
+pub struct MemoryShort {
+    /// What is left to this process.
+    pub available_bytes: u64,
+    /// What must stay free.
+    pub reserve_bytes: u64,
+    /// Trajectories in hand, which go on.
+    pub in_hand: u64,
+}
+
+/// There is memory again, and the worker takes up trajectories.
+#[derive(Debug)]
+pub struct MemoryEased {
+    /// What is left to this process.
+    pub available_bytes: u64,
+    /// Time without admission.
+    pub micros: u64,
 }
 
 /// The process of a page died.
@@ -244,6 +281,38 @@ impl BrowserDied<'_> {
         if self.death != BrowserDeath::StartFailed {
             figures().browsers.add(-1);
         }
+    }
+}
+
+impl BrowserOverLimit<'_> {
+    /// Logs and counts.
+    pub fn emit(self) {
+        let (event, limit) = (event::BROWSER_OVER_LIMIT, self.limit.word());
+        let Self { browser, pid, held, most, whole, .. } = self;
+        warn!(event, browser, pid, limit, held, most, whole, "browser over its limit");
+        figures().over_limit.at(self.limit).add(1);
+    }
+}
+
+impl MemoryShort {
+    /// Logs. How long it lasts is in the slots' time account.
+    pub fn emit(self) {
+        let Self { available_bytes, reserve_bytes, in_hand } = self;
+        warn!(
+            event = event::MEMORY_SHORT,
+            available_bytes,
+            reserve_bytes,
+            in_hand,
+            "memory is short: nothing new is taken up until more is free (env.memory_reserve_bytes)"
+        );
+    }
+}
+
+impl MemoryEased {
+    /// Logs.
+    pub fn emit(self) {
+        let Self { available_bytes, micros } = self;
+        info!(event = event::MEMORY_EASED, available_bytes, micros, "memory is free again");
     }
 }
 
