@@ -1,7 +1,8 @@
-# What both the quickstart and the tests stand on: a toolchain, a browser with fonts, the MiniWoB++ wheel. Sourced, never run.
+# What the quickstart and the tests stand on: a toolchain, a browser with fonts, the MiniWoB++ wheel; for the tests NVIDIA's compiler. Sourced, never run.
 # What is downloaded rests in .cache, so that a second run needs no network. The caller stands in the repository's root.
 
 MINIWOB_WHEEL=.cache/miniwob-1.1.0-py3-none-any.whl
+NVRTC_FOLDER=.cache/nvrtc/nvidia/cu13/lib
 
 say() { printf '\033[1m%s\033[0m\n' "$*"; }
 
@@ -62,6 +63,14 @@ need_miniwob() {
   mkdir -p .cache
   python3 -m pip download --quiet --no-deps --only-binary=:all: --require-hashes -r deploy/miniwob.txt -d .cache 2>/dev/null &&
     [ -f "$MINIWOB_WHEEL" ]
+}
+
+# NVIDIA's run-time compiler, pinned by hash, to compile the kernels without a GPU. Returns 1 where pip cannot get it.
+need_nvrtc() {
+  if [ -f "$NVRTC_FOLDER/libnvrtc.so.13" ]; then return; fi
+  say "installing NVIDIA's run-time compiler"
+  python3 -m pip install --quiet --no-deps --only-binary=:all: --require-hashes -r deploy/nvrtc.txt --target .cache/nvrtc &&
+    [ -f "$NVRTC_FOLDER/libnvrtc.so.13" ]
 }
 
 # Overrides every job of these scripts gets.

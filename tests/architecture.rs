@@ -14,6 +14,7 @@ const MAP: &[(&str, &[&str])] = &[
     ("wire", &["rollout"]),
     ("tasks", &["rollout"]),
     ("records", &["rollout"]),
+    ("cuda", &["model"]),
     // services never import each other
     ("policy", &["rollout", "wire", "model", "telemetry"]),
     ("env", &["rollout", "wire", "telemetry"]),
@@ -25,6 +26,7 @@ const MAP: &[(&str, &[&str])] = &[
 const STRANGERS: &[(&str, &[&str])] = &[
     ("rollout", &["tokio", "tonic", "prost", "chromiumoxide", "arrow", "parquet", "serde"]),
     ("model", &["tokio", "tonic", "prost", "chromiumoxide", "arrow", "parquet"]),
+    ("cuda", &["tokio", "tonic", "prost", "chromiumoxide", "arrow", "parquet"]),
     ("tasks", &["tokio", "tonic", "chromiumoxide", "arrow"]),
     ("records", &["tonic", "prost", "chromiumoxide"]),
     ("policy", &["chromiumoxide", "arrow", "parquet", "rusqlite"]),

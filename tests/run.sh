@@ -7,8 +7,10 @@ cd "$(dirname "$0")/.."
 
 need_cargo
 need_browser
-if command -v apt-get >/dev/null 2>&1; then install_debian python3 python3-venv python3-pip procps strace; fi
+if command -v apt-get >/dev/null 2>&1; then install_debian python3 python3-venv python3-pip procps strace g++; fi
 need_miniwob || { echo "the MiniWoB++ wheel cannot be had; the tests need it" >&2; exit 1; }
+need_nvrtc || { echo "NVIDIA's run-time compiler cannot be had; FURROW_SKIP_NVRTC=1 cargo test leaves out what needs it" >&2; exit 1; }
+export FURROW_NVRTC=$PWD/$NVRTC_FOLDER
 
 venv=.cache/venv
 if ! "$venv/bin/python" -c 'import pyarrow, datasets, duckdb, pandas, PIL' 2>/dev/null; then

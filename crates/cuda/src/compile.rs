@@ -1,0 +1,290 @@
+//! From CUDA C++ to machine code for one architecture, by NVIDIA's run-time compiler.
+//!
+//! The compiler is a library that may be missing: `Compiler::open` finds it or says where it looked. Sources and headers are handed over in
+//! memory, so a user's machine needs no header and no toolkit.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, NulError, c_char};
+use std::path::{Path, PathBuf};
+use std::ptr;
+
+use cudarc::nvrtc::result::{self, NvrtcError};
+use cudarc::nvrtc::sys;
+use libloading::Library;
+
+use crate::device::Target;
+use crate::sources::{HEADERS, Source};
+
+/// What every kernel is compiled with. `-v` makes the log name registers and spills.
+const OPTIONS: [&str; 2] = ["--std=c++17", "--ptxas-options=-v"];
+
+/// The run-time compiler, loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Compiler {
+    version: (i32, i32),
+}
+
+/// Machine code of one file for one architecture.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cubin {
+    /// An ELF image, for `cuModuleLoadData`.
+    pub image: Vec<u8>,
+    /// What the compiler said.
+    pub log: String,
+}
+
+/// What a kernel takes of a multiprocessor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Usage {
+    /// Its name.
+    pub kernel: String,
+    /// Registers a thread.
+    pub registers: u32,
+    /// Bytes that did not fit in registers, written and read back.
+    pub spill_bytes: u32,
+}
+
+/// Why there is no machine code.
+#[derive(Debug, thiserror::Error)]
+pub enum CompileError {
+    /// The library is not on this machine.
+    #[error("no CUDA compiler: libnvrtc was not found; looked {looked}")]
+    NoCompiler {
+        /// Where.
+        looked: String,
+    },
+    /// A library is there but does not load.
+    #[error("{} could not be loaded", path.display())]
+    Load {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: libloading::Error,
+    },
+    /// A source holds a zero byte.
+    #[error("{name} holds a zero byte")]
+    Zero {
+        /// The file.
+        name: String,
+        /// Where.
+        source: NulError,
+    },
+    /// The compiler refused.
+    #[error("{name} does not compile for {}:\n{log}", target.name())]
+    Refused {
+        /// The file.
+        name: String,
+        /// For what.
+        target: Target,
+        /// What it said.
+        log: String,
+        /// Its code.
+        source: NvrtcError,
+    },
+    /// The compiler failed otherwise.
+    #[error("the CUDA compiler could not {operation}")]
+    Failed {
+        /// What was asked of it.
+        operation: &'static str,
+        /// Its code.
+        source: NvrtcError,
+    },
+}
+
+impl Compiler {
+    /// Loads the compiler: from `folder` where one is given, else from where the system looks for libraries.
+    pub fn open(folder: Option<&Path>) -> Result<Self, CompileError> {
+        if let Some(folder) = folder {
+            load_from(folder)?;
+        }
+        // SAFETY: loading NVIDIA's compiler runs its own initialisers and nothing else.
+        if !unsafe { sys::is_culib_present() } {
+            let looked = folder.map_or("where the system keeps libraries".to_owned(), |folder| {
+                format!("in {} and where the system keeps libraries", folder.display())
+            });
+            return Err(CompileError::NoCompiler { looked });
+        }
+        let mut version = (0, 0);
+        // SAFETY: the library is loaded, and the call writes two ints.
+        unsafe { sys::nvrtcVersion(&mut version.0, &mut version.1) }
+            .result()
+            .map_err(|source| CompileError::Failed { operation: "tell its version", source })?;
+        Ok(Self { version })
+    }
+
+    /// Major and minor version.
+    pub fn version(&self) -> (i32, i32) {
+        self.version
+    }
+
+    /// Compiles a file.
+    pub fn compile(&self, source: Source<'_>, target: Target) -> Result<Cubin, CompileError> {
+        let program = Program::new(source)?;
+        let options = options(target);
+        // SAFETY: the program was created and is not destroyed before it is dropped.
+        let compiled = unsafe { result::compile_program(program.0, &options) };
+        let log = program.log()?;
+        match compiled {
+            Ok(()) => Ok(Cubin { image: program.image()?, log }),
+            Err(error) => {
+                Err(CompileError::Refused { name: source.name.to_owned(), target, log, source: error })
+            }
+        }
+    }
+}
+
+impl Cubin {
+    /// What each kernel of the file takes, as the log has it.
+    pub fn usage(&self) -> Vec<Usage> {
+        usage(&self.log)
+    }
+}
+
+/// All options of a compilation.
+pub(crate) fn options(target: Target) -> Vec<String> {
+    let target = format!("--gpu-architecture={}", target.name());
+    OPTIONS.iter().map(ToString::to_string).chain([target]).collect()
+}
+
+/// Loads the compiler and what it opens by itself out of one folder, for good: whoever asks for the bare names later gets these.
+fn load_from(folder: &Path) -> Result<(), CompileError> {
+    let Ok(entries) = folder.read_dir() else { return Ok(()) };
+    let is_wanted = |name: &str, prefix: &str| name.starts_with(prefix) && !name.contains(".alt.");
+    let names: Vec<String> =
+        entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    // The builtins first: the compiler finds them only once they are there.
+    for prefix in ["libnvrtc-builtins.so", "libnvrtc.so"] {
+        for name in names.iter().filter(|name| is_wanted(name, prefix)) {
+            let path = folder.join(name);
+            // SAFETY: the folder was named as NVIDIA's by whoever runs this; its libraries run their own initialisers.
+            match unsafe { Library::new(&path) } {
+                Ok(library) => std::mem::forget(library),
+                Err(source) => return Err(CompileError::Load { path, source }),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A program of the compiler's, destroyed with this.
+struct Program(sys::nvrtcProgram);
+
+impl Program {
+    fn new(source: Source<'_>) -> Result<Self, CompileError> {
+        let text = c_string(source.name, source.text)?;
+        let name = c_string(source.name, source.name)?;
+        let headers = HEADERS.iter().map(|header| c_string(header.name, header.text));
+        let headers = headers.collect::<Result<Vec<_>, _>>()?;
+        let names = HEADERS.iter().map(|header| c_string(header.name, header.name));
+        let names = names.collect::<Result<Vec<_>, _>>()?;
+        let pointers = |strings: &[CString]| -> Vec<*const c_char> {
+            strings.iter().map(|string| string.as_ptr()).collect()
+        };
+        let (headers_at, names_at) = (pointers(&headers), pointers(&names));
+        let mut program = ptr::null_mut();
+        // SAFETY: all strings end in zero and outlive the call, which copies them; the two lists have `HEADERS.len()` pointers each.
+        unsafe {
+            sys::nvrtcCreateProgram(
+                &mut program,
+                text.as_ptr(),
+                name.as_ptr(),
+                HEADERS.len() as i32,
+                headers_at.as_ptr(),
+                names_at.as_ptr(),
+            )
+        }
+        .result()
+        .map_err(|source| CompileError::Failed { operation: "take the source", source })?;
+        Ok(Self(program))
+    }
+
+    fn log(&self) -> Result<String, CompileError> {
+        // SAFETY: the program lives as long as this.
+        let log = unsafe { result::get_program_log(self.0) }
+            .map_err(|source| CompileError::Failed { operation: "give its log", source })?;
+        let bytes: Vec<u8> = log.into_iter().map(|letter| letter as u8).collect();
+        let text = CStr::from_bytes_until_nul(&bytes).map_or(&bytes[..], CStr::to_bytes);
+        Ok(String::from_utf8_lossy(text).into_owned())
+    }
+
+    fn image(&self) -> Result<Vec<u8>, CompileError> {
+        let failed = |source| CompileError::Failed { operation: "give its machine code", source };
+        let mut size = 0;
+        // SAFETY: the program lives as long as this; the call writes one size.
+        unsafe { sys::nvrtcGetCUBINSize(self.0, &mut size) }.result().map_err(failed)?;
+        let mut image = vec![0_u8; size];
+        // SAFETY: the image has as many bytes as the compiler just said it writes.
+        unsafe { sys::nvrtcGetCUBIN(self.0, image.as_mut_ptr().cast()) }.result().map_err(failed)?;
+        Ok(image)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: it was created, and nobody else destroys it.
+        let destroyed = unsafe { result::destroy_program(self.0) };
+        debug_assert!(destroyed.is_ok(), "a live program is destroyed");
+    }
+}
+
+fn c_string(name: &str, text: &str) -> Result<CString, CompileError> {
+    CString::new(text).map_err(|source| CompileError::Zero { name: name.to_owned(), source })
+}
+
+/// Reads ptxas' lines: a kernel's name, then its spills, then its registers.
+fn usage(log: &str) -> Vec<Usage> {
+    let mut usages: Vec<Usage> = Vec::new();
+    for line in log.lines() {
+        if let Some(rest) = line.split("Compiling entry function '").nth(1) {
+            let kernel = rest.split('\'').next().unwrap_or_default().to_owned();
+            usages.push(Usage { kernel, registers: 0, spill_bytes: 0 });
+        } else if let Some(usage) = usages.last_mut() {
+            usage.spill_bytes +=
+                number_before(line, " bytes spill stores") + number_before(line, " bytes spill loads");
+            usage.registers += number_before(line, " registers");
+        }
+    }
+    usages
+}
+
+/// The number that stands right before some words of a line; 0 without them.
+fn number_before(line: &str, words: &str) -> u32 {
+    let before = line.split(words).next().filter(|before| before.len() < line.len());
+    let digits = before.map(|before| before.rsplit(|letter: char| !letter.is_ascii_digit()).next());
+    digits.flatten().and_then(|digits| digits.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registers_and_spills_are_read_from_the_log() {
+        let log = "\
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'scan_bf16' for 'sm_90'
+ptxas info    : Function properties for scan_bf16
+    120 bytes stack frame, 24 bytes spill stores, 8 bytes spill loads
+ptxas info    : Used 255 registers, used 1 barriers
+ptxas info    : Compiling entry function 'scan_f32' for 'sm_90'
+ptxas info    : Function properties for scan_f32
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 40 registers, used 0 barriers";
+        let want = |kernel: &str, registers, spill_bytes| Usage {
+            kernel: kernel.to_owned(),
+            registers,
+            spill_bytes,
+        };
+        assert_eq!(usage(log), [want("scan_bf16", 255, 32), want("scan_f32", 40, 0)]);
+        assert_eq!(usage(""), []);
+    }
+
+    #[test]
+    fn a_folder_without_the_compiler_is_named_in_the_error() {
+        let folder = tempfile::tempdir().unwrap();
+        match Compiler::open(Some(folder.path())) {
+            Ok(compiler) => assert!(compiler.version() > (11, 0), "the system has one"),
+            Err(error) => assert!(error.to_string().contains(&*folder.path().to_string_lossy()), "{error}"),
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Attention over pages, in its three forms, against `layers::attention::attend`.
+
+use furrow_cuda::launch::{Span, tiles};
+use furrow_cuda::ops::attention::{Attention, Pages, Parts, TILE_ROWS};
+use furrow_model::backend::PAGE_TOKENS;
+use furrow_model::config::AttentionConfig;
+use furrow_model::layers::attention::attend;
+use half::bf16;
+
+use crate::family::{Bug, Draw, Family, Kind, near, same, span_of, spans};
+use crate::memory::{Memory, Number, Spread, rounded, rows, stored, widened};
+use crate::shim::Library;
+
+pub const FAMILY: Family = Family {
+    file: "attention.cu",
+    check,
+    bugs: &[
+        Bug { kind: Kind::Index, find: "row - spans[span].base;", put: "row;" },
+        Bug { kind: Kind::Index, find: "head / (heads / pages.kv_heads)", put: "head % pages.kv_heads" },
+        Bug { kind: Kind::Index, find: "+ first % PAGE_TOKENS * size", put: "" },
+        Bug { kind: Kind::State, find: "spans[span].start + row - spans[span].base + 1", put: "row - spans[span].base + 1" },
+        Bug { kind: Kind::Formula, find: "total = total * fade", put: "total = total" },
+    ],
+};
+
+pub const DECODE: Family = Family {
+    file: "attention_decode.cu",
+    check: check_decode,
+    bugs: &[
+        Bug { kind: Kind::Index, find: "- (int)warp * 16", put: "" },
+        Bug { kind: Kind::Index, find: "span.start - index * PAGE_TOKENS + 1", put: "PAGE_TOKENS" },
+        Bug { kind: Kind::Index, find: "kv_head * group * SIZE", put: "kv_head * SIZE" },
+        Bug { kind: Kind::Barrier, find: "        copy_wait<0>();\n", put: "" },
+        Bug { kind: Kind::Barrier, find: "        __syncthreads();  // this page may be overwritten, the next one is there\n", put: "" },
+        Bug { kind: Kind::Barrier, find: "    __syncthreads();\n    const size_t part", put: "    const size_t part" },
+        Bug { kind: Kind::State, find: "exp2_approx(most[w * GROUP_MAX + row] - highest)", put: "1.0f" },
+        Bug { kind: Kind::State, find: "exp2_approx(weights[(part + (size_t)s * heads) * 2] - highest)", put: "1.0f" },
+    ],
+};
+
+pub const PREFILL: Family = Family {
+    file: "attention_prefill.cu",
+    check: check_prefill,
+    bugs: &[
+        Bug { kind: Kind::Index, find: "{visible, visible + 8}", put: "{visible, visible}" },
+        Bug { kind: Kind::Index, find: "position + rows - index * PAGE_TOKENS", put: "PAGE_TOKENS" },
+        Bug { kind: Kind::Index, find: "position = span.start + tile.first", put: "position = span.start" },
+        Bug { kind: Kind::Barrier, find: "        copy_wait<0>();\n", put: "" },
+        Bug { kind: Kind::Barrier, find: "        __syncthreads();  // this page may be overwritten, the next one is there\n", put: "" },
+        Bug { kind: Kind::State, find: "begin_page(index + 1)", put: "begin_page(index)" },
+    ],
+};
+
+#[test]
+fn agrees_with_the_cpu() {
+    FAMILY.agrees();
+}
+
+#[test]
+fn planted_bugs_show() {
+    FAMILY.finds_its_bugs();
+}
+
+#[test]
+fn decode_agrees_with_the_cpu() {
+    DECODE.agrees();
+}
+
+#[test]
+fn planted_bugs_show_in_decode() {
+    DECODE.finds_its_bugs();
+}
+
+#[test]
+fn prefill_agrees_with_the_cpu() {
+    PREFILL.agrees();
+}
+
+#[test]
+fn planted_bugs_show_in_prefill() {
+    PREFILL.finds_its_bugs();
+}
+
+fn config(heads: usize, kv_heads: usize, head_dim: usize) -> AttentionConfig {
+    AttentionConfig { heads, kv_heads, head_dim }
+}
+
+fn check(library: &Library) -> Result<(), String> {
+    let ragged: &[(u32, u32)] = &[(1, 0), (3, 0), (1, 63), (2, 64), (5, 126)];
+    for config in [config(4, 2, 6), config(2, 1, 128), config(6, 3, 40)] {
+        plain(library, &Case::<f32>::new(config, ragged))?;
+        plain(library, &Case::<bf16>::new(config, ragged))?;
+    }
+    Ok(())
+}
+
+fn check_decode(library: &Library) -> Result<(), String> {
+    let of: &[(u32, u32)] = &[(1, 0), (1, 1), (0, 0), (1, 63), (1, 64), (1, 130), (1, 290)];
+    for (config, pages) in [(config(5, 1, 128), 2), (config(8, 2, 64), 3), (config(16, 1, 64), 1)] {
+        let case = Case::<bf16>::new(config, of);
+        let splits = Parts::splits(291, pages);
+        let places = of.len() * splits * config.heads;
+        let values = Memory::<f32>::unwritten(places * config.head_dim);
+        let weights = Memory::<f32>::unwritten(2 * places);
+        let parts = Parts { values: values.view(), weights: weights.view(), splits, pages };
+        for launch in case.attention().decode(&parts).unwrap() {
+            library.run(&launch)?;
+        }
+        values.read()?;
+        weights.read()?;
+        case.compare(8e-3)?;
+    }
+    Ok(())
+}
+
+fn check_prefill(library: &Library) -> Result<(), String> {
+    let of: &[(u32, u32)] = &[(1, 0), (70, 0), (0, 0), (64, 64), (3, 130), (65, 63)];
+    for config in [config(2, 1, 128), config(4, 2, 64)] {
+        let case = Case::<bf16>::new(config, of);
+        let of_batch = Memory::of(&tiles(&case.spans, TILE_ROWS));
+        library.run(&case.attention().prefill(of_batch.view()).unwrap())?;
+        case.compare(8e-3)?;
+    }
+    Ok(())
+}
+
+/// Stores the batch's keys and values, then attends the plain way.
+fn plain<T: Number>(library: &Library, case: &Case<T>) -> Result<(), String> {
+    let whose = Memory::of(&span_of(&case.spans));
+    let written = case.pages.read()?;
+    let emptied = case.without_the_batch();
+    library.run(&Attention { pages: emptied.pages(), ..case.attention() }.store(whose.view()))?;
+    // What was never written is NaN on both sides, so bits are compared.
+    let bits = |values: &[T]| -> Vec<u32> { values.iter().map(|value| value.wide().to_bits()).collect() };
+    same(format!("pages of {:?}", case.config), &bits(&emptied.memory.read()?), &bits(&written))?;
+    library.run(&case.attention().launch(whose.view()))?;
+    case.compare(2.0 * T::TOLERANCE)
+}
+
+/// Spans over pages in no order; whatever was not written is NaN.
+struct Case<T> {
+    config: AttentionConfig,
+    spans: Vec<Span>,
+    qkv: Spread,
+    qkv_memory: (Memory<T>, usize),
+    /// Keys and values by span, position and KV head.
+    past: Vec<Vec<[Vec<f32>; 2]>>,
+    pages: Memory<T>,
+    table: Vec<u32>,
+    table_memory: Memory<u32>,
+    spans_memory: Memory<Span>,
+    out: Memory<T>,
+}
+
+struct Emptied<T> {
+    memory: Memory<T>,
+    table: Pages<T>,
+}
+
+impl<T: Number> Emptied<T> {
+    fn pages(&self) -> Pages<T> {
+        Pages { values: self.memory.view(), ..self.table }
+    }
+}
+
+/// Pages of the longest span here.
+const TABLE: usize = 5;
+
+impl<T: Number> Case<T> {
+    fn new(config: AttentionConfig, of: &[(u32, u32)]) -> Self {
+        let spans = spans(of);
+        let mut draw = Draw::new(17);
+        let [q, kv, width] = config.widths();
+        let count: usize = of.iter().map(|span| span.0 as usize).sum();
+        let qkv = Spread::new(&rounded::<T>(&draw.floats(count * width, 2.0)), width, 16 + (8 - width % 8) % 8);
+        // The page of span i and index j; their numbers are spread over the arena.
+        let number = |span: usize, index: usize| (span * TABLE + index) * 11 % (of.len() * TABLE | 1);
+        let table: Vec<u32> = (0..of.len() * TABLE).map(|at| number(at / TABLE, at % TABLE) as u32).collect();
+        let mut past = Vec::new();
+        for span in &spans {
+            let older = (0..span.start).map(|_| [0; 2].map(|_| rounded::<T>(&draw.floats(kv, 2.0))));
+            let newer = (span.base..span.base + span.length).map(|row| {
+                let row = qkv.row(row as usize);
+                [row[q..q + kv].to_vec(), row[q + kv..].to_vec()]
+            });
+            past.push(older.chain(newer).collect::<Vec<_>>());
+        }
+        let mut case = Self {
+            qkv_memory: qkv.memory(),
+            spans_memory: Memory::of(&spans),
+            table_memory: Memory::of(&table),
+            out: Memory::unwritten(count * q),
+            pages: Memory::unwritten(0),
+            config,
+            spans,
+            qkv,
+            past,
+            table,
+        };
+        case.pages = case.fill(|_, _| true);
+        case
+    }
+
+    /// An arena that holds the positions asked for.
+    fn fill(&self, wanted: impl Fn(&Span, usize) -> bool) -> Memory<T> {
+        let (size, page) = (self.config.head_dim, self.config.page_values());
+        let places = (self.spans.len() * TABLE) | 1;
+        let mut values = vec![f32::NAN; places * page];
+        for (index, (span, past)) in self.spans.iter().zip(&self.past).enumerate() {
+            for (position, both) in past.iter().enumerate().filter(|(at, _)| wanted(span, *at)) {
+                let number = self.table[index * TABLE + position / PAGE_TOKENS] as usize;
+                for (half, values_of) in both.iter().enumerate() {
+                    for (head, own) in values_of.chunks_exact(size).enumerate() {
+                        let row = (head * 2 + half) * PAGE_TOKENS + position % PAGE_TOKENS;
+                        values[number * page + row * size..][..size].copy_from_slice(own);
+                    }
+                }
+            }
+        }
+        Memory::of(&stored::<T>(&values))
+    }
+
+    fn without_the_batch(&self) -> Emptied<T> {
+        Emptied { memory: self.fill(|span, position| position < span.start as usize), table: self.attention().pages }
+    }
+
+    fn attention(&self) -> Attention<'_, T> {
+        Attention {
+            config: &self.config,
+            qkv: rows(&self.qkv_memory),
+            spans: self.spans_memory.view(),
+            pages: Pages {
+                values: self.pages.view(),
+                stride: self.config.page_values(),
+                table: self.table_memory.view(),
+                table_stride: TABLE,
+            },
+            out: self.out.view(),
+        }
+    }
+
+    fn compare(&self, tolerance: f32) -> Result<(), String> {
+        let AttentionConfig { heads, kv_heads, head_dim: size } = self.config;
+        let mut want = Vec::new();
+        for (span, past) in self.spans.iter().zip(&self.past) {
+            for t in 0..span.length as usize {
+                let row = self.qkv.row(span.base as usize + t);
+                let seen = &past[..span.start as usize + t + 1];
+                for head in 0..heads {
+                    let own = head / (heads / kv_heads) * size..(head / (heads / kv_heads) + 1) * size;
+                    let [keys, values] =
+                        [0, 1].map(|half| seen.iter().flat_map(|both| both[half][own.clone()].to_vec()).collect::<Vec<_>>());
+                    let mut out = vec![0.0; size];
+                    attend(&row[head * size..][..size], &keys, &values, &mut out);
+                    want.extend(out);
+                }
+            }
+        }
+        let what = format!("{:?}, {}", self.config, std::any::type_name::<T>());
+        near(what, &widened(&self.out.read()?), &want, tolerance)
+    }
+}

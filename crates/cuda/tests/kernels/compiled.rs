@@ -1,0 +1,91 @@
+//! Every kernel becomes machine code, and all of it lives in registers.
+#![expect(clippy::print_stderr, reason = "a test that was skipped says so")]
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use furrow_cuda::cache::Cache;
+use furrow_cuda::compile::{CompileError, Compiler, Cubin};
+use furrow_cuda::device::Target;
+use furrow_cuda::sources::{KERNELS, Source};
+
+/// What is compiled for: the oldest architecture and the one that the figures are meant for.
+const TARGETS: [Target; 2] = [Target::Sm80, Target::Sm90];
+
+/// The compiler: of `FURROW_NVRTC`, of the folder that `tests/run.sh` fills, or of the system.
+fn compiler() -> Option<Compiler> {
+    let filled = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/nvrtc/nvidia/cu13/lib");
+    let folder = env::var_os("FURROW_NVRTC").map_or(filled, PathBuf::from);
+    match Compiler::open(Some(&folder)) {
+        Ok(compiler) => Some(compiler),
+        Err(error @ CompileError::NoCompiler { .. }) => {
+            assert!(
+                env::var_os("FURROW_SKIP_NVRTC").is_some_and(|value| value == "1"),
+                "{error}. tests/run.sh installs it; FURROW_SKIP_NVRTC=1 leaves these tests out"
+            );
+            eprintln!("skipped, as FURROW_SKIP_NVRTC asks: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn every_kernel_compiles_without_a_spill() {
+    let Some(compiler) = compiler() else { return };
+    let cache = Cache::new(compiler, Path::new(env!("CARGO_TARGET_TMPDIR")).join("cubins"));
+    for (source, target) in KERNELS.iter().flat_map(|source| TARGETS.map(|target| (*source, target))) {
+        let cubin = cache.get(source, target).unwrap_or_else(|error| panic!("{error}"));
+        assert!(cubin.image.starts_with(b"\x7fELF"), "{}: no machine code", source.name);
+        let usage = cubin.usage();
+        let kernels = source.text.matches("EXPORT(").count();
+        assert!(kernels > 0 && !usage.is_empty(), "{}: no kernel in\n{}", source.name, cubin.log);
+        for kernel in usage {
+            assert_eq!(kernel.spill_bytes, 0, "{} for {} spills: {kernel:?}", source.name, target.name());
+            assert!((1..=255).contains(&kernel.registers), "{}: {kernel:?}", source.name);
+        }
+    }
+}
+
+#[test]
+fn what_does_not_compile_is_an_error_with_the_compilers_words() {
+    let Some(compiler) = compiler() else { return };
+    let source = Source { name: "wrong.cu", text: "extern \"C\" __global__ void wrong() { nothing(); }" };
+    let error = compiler.compile(source, Target::Sm90).unwrap_err().to_string();
+    assert!(error.contains("wrong.cu does not compile for sm_90") && error.contains("nothing"), "{error}");
+}
+
+#[test]
+fn a_spill_is_seen() {
+    let Some(compiler) = compiler() else { return };
+    // 64 values that stay alive across a barrier, for threads that may have 32 registers each.
+    let text = "extern \"C\" __global__ void __launch_bounds__(1024, 2) crowded(float* x) {
+        float v[64];
+        for (int i = 0; i < 64; i++) v[i] = x[threadIdx.x + i * 1024];
+        __syncthreads();
+        for (int i = 0; i < 64; i++) x[threadIdx.x + i * 1024] = v[63 - i] * v[i];
+    }";
+    let usage = compiler.compile(Source { name: "crowded.cu", text }, Target::Sm80).unwrap().usage();
+    assert!(usage.len() == 1 && usage[0].kernel == "crowded" && usage[0].spill_bytes > 0, "{usage:?}");
+}
+
+#[test]
+fn the_cache_answers_for_the_same_text_alone() {
+    let Some(compiler) = compiler() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let cache = Cache::new(compiler, folder.path().join("cubins"));
+    let source = |text| Source { name: "one.cu", text };
+    let text = "extern \"C\" __global__ void one(float* x) { *x = 1.0f; }";
+    let first = cache.get(source(text), Target::Sm90).unwrap();
+    let image = |cubin: Cubin| cubin.image == first.image;
+    let path = cache.path(source(text), Target::Sm90);
+    assert!(path.exists());
+    assert!(cache.get(source(text), Target::Sm90).unwrap() == first, "it was not kept, or not whole");
+    assert_ne!(cache.path(source(text), Target::Sm80), path);
+    let other = text.replace("1.0", "2.0");
+    assert_ne!(cache.path(Source { name: "one.cu", text: &other }, Target::Sm90), path);
+    std::fs::write(&path, b"damaged").unwrap();
+    // The log names a time, the code does not.
+    assert!(image(cache.get(source(text), Target::Sm90).unwrap()), "it was not compiled anew");
+    assert!(std::fs::read(&path).unwrap().len() > 100, "it was kept anew");
+}

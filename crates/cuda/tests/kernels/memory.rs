@@ -1,0 +1,148 @@
+//! Memory that kernels on the CPU read and write, with a guard on either side: what is read from there is NaN, what is written there is
+//! noticed.
+#![allow(unsafe_code)]
+
+use std::fmt::Debug;
+
+use bytemuck::{Pod, Zeroable};
+use furrow_cuda::launch::{Element, Stored, View};
+use furrow_cuda::ops::Rows;
+use half::bf16;
+
+/// Bytes of a guard: further than a planted bug strays, for it must not harm the test.
+const GUARD: usize = 64 << 10;
+/// In guards and in what was never written: NaN as float32 and as bfloat16.
+const UNWRITTEN: u8 = 0xff;
+
+/// Sixteen bytes, aligned as packs are.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(16))]
+struct Line([u8; 16]);
+
+/// Values in a place of their own.
+pub struct Memory<T> {
+    lines: *mut [Line],
+    len: usize,
+    of: std::marker::PhantomData<T>,
+}
+
+impl<T: Element + Pod + Debug> Memory<T> {
+    /// Holds these values.
+    pub fn of(values: &[T]) -> Self {
+        let memory = Self::unwritten(values.len());
+        // SAFETY: nobody else knows the memory yet, and it has room for the values behind the first guard.
+        let bytes = unsafe { &mut *memory.lines };
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(bytes);
+        bytes[GUARD..GUARD + size_of_val(values)].copy_from_slice(bytemuck::cast_slice(values));
+        memory
+    }
+
+    /// Room for values that a kernel shall write.
+    pub fn unwritten(len: usize) -> Self {
+        let lines = (2 * GUARD + len * size_of::<T>()).div_ceil(16);
+        let lines = Box::into_raw(vec![Line([UNWRITTEN; 16]); lines].into_boxed_slice());
+        Self { lines, len, of: std::marker::PhantomData }
+    }
+
+    /// For a launch. It must not outlive the memory.
+    pub fn view(&self) -> View<T> {
+        View::new(self.lines.cast::<u8>() as u64 + GUARD as u64, self.len)
+    }
+
+    /// What is there now; refused when a guard was written to.
+    pub fn read(&self) -> Result<Vec<T>, String> {
+        // SAFETY: kernels have returned, so nobody writes.
+        let bytes: &[u8] = bytemuck::cast_slice(unsafe { &*self.lines });
+        let values = GUARD..GUARD + self.len * size_of::<T>();
+        let whole = [UNWRITTEN; GUARD + 16];
+        let guards = [&bytes[..GUARD], &bytes[values.end..]];
+        if guards.iter().any(|guard| *guard != &whole[..guard.len()]) {
+            return Err(format!("memory of {} values was written outside of them", self.len));
+        }
+        Ok(bytes[values].chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect())
+    }
+}
+
+impl<T> Drop for Memory<T> {
+    fn drop(&mut self) {
+        // SAFETY: it came from `Box::into_raw` and is given back once.
+        drop(unsafe { Box::from_raw(self.lines) });
+    }
+}
+
+/// A type of stored values, to write one comparison for both.
+pub trait Number: Stored + Pod + Debug {
+    /// How far a result may be from one in float32, relatively.
+    const TOLERANCE: f32;
+    fn of(value: f32) -> Self;
+    fn wide(self) -> f32;
+}
+
+impl Number for f32 {
+    const TOLERANCE: f32 = 4e-6;
+    fn of(value: f32) -> Self {
+        value
+    }
+    fn wide(self) -> f32 {
+        self
+    }
+}
+
+impl Number for bf16 {
+    // Half an ulp is up to 2^-8 of a value, and what is rounded may have been off by a little.
+    const TOLERANCE: f32 = 4.1e-3;
+    fn of(value: f32) -> Self {
+        Self::from_f32(value)
+    }
+    fn wide(self) -> f32 {
+        self.to_f32()
+    }
+}
+
+/// Values as they are stored.
+pub fn stored<T: Number>(values: &[f32]) -> Vec<T> {
+    values.iter().map(|value| T::of(*value)).collect()
+}
+
+/// Stored values as float32.
+pub fn widened<T: Number>(values: &[T]) -> Vec<f32> {
+    values.iter().map(|value| value.wide()).collect()
+}
+
+/// Values as they are after being stored.
+pub fn rounded<T: Number>(values: &[f32]) -> Vec<f32> {
+    widened(&stored::<T>(values))
+}
+
+/// Rows inside wider ones; what lies between them is NaN.
+pub struct Spread {
+    values: Vec<f32>,
+    width: usize,
+    stride: usize,
+}
+
+impl Spread {
+    /// `values` as rows of `width` values, each followed by `gap` others.
+    pub fn new(values: &[f32], width: usize, gap: usize) -> Self {
+        let stride = width + gap;
+        let mut spread = vec![f32::NAN; values.len() / width * stride];
+        for (row, own) in spread.chunks_exact_mut(stride).zip(values.chunks_exact(width)) {
+            row[..width].copy_from_slice(own);
+        }
+        Self { values: spread, width, stride }
+    }
+
+    pub fn memory<T: Number>(&self) -> (Memory<T>, usize) {
+        (Memory::of(&stored::<T>(&self.values)), self.stride)
+    }
+
+    /// A row as it was given.
+    pub fn row(&self, row: usize) -> &[f32] {
+        &self.values[row * self.stride..][..self.width]
+    }
+}
+
+/// Memory of a stride's rows for an operation.
+pub fn rows<T: Number>((memory, stride): &(Memory<T>, usize)) -> Rows<T> {
+    Rows { values: memory.view(), stride: *stride }
+}

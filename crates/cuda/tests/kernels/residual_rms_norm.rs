@@ -1,0 +1,97 @@
+//! Residual add and RMS norm against `layers::norm::rms`.
+
+use furrow_cuda::ops::norm::ResidualRmsNorm;
+use furrow_model::kernels::{Compute, Team};
+use furrow_model::layers::{Crew, norm};
+use half::bf16;
+
+use crate::family::{Bug, Draw, Family, Kind, near};
+use crate::memory::{Memory, Number, rounded, stored, widened};
+use crate::shim::Library;
+
+pub const FAMILY: Family = Family {
+    file: "residual_rms_norm.cu",
+    check,
+    bugs: &[
+        Bug { kind: Kind::Index, find: "y += (size_t)blockIdx.x * width", put: "y += (size_t)source * width" },
+        Bug { kind: Kind::Index, find: "rows ? rows[blockIdx.x] : blockIdx.x", put: "blockIdx.x" },
+        Bug { kind: Kind::Barrier, find: "block_sum(squares, partial)", put: "warp_sum(squares)" },
+        Bug { kind: Kind::State, find: "store_floats(h + i, values);", put: "" },
+        Bug { kind: Kind::Formula, find: "/ width + epsilon", put: "/ width" },
+    ],
+};
+
+#[test]
+fn agrees_with_the_cpu() {
+    FAMILY.agrees();
+}
+
+#[test]
+fn planted_bugs_show() {
+    FAMILY.finds_its_bugs();
+}
+
+struct Case {
+    rows: usize,
+    width: usize,
+    delta: bool,
+    gathered: Option<&'static [u32]>,
+}
+
+fn check(library: &Library) -> Result<(), String> {
+    let case = |rows, width, delta, gathered| Case { rows, width, delta, gathered };
+    for case in [
+        case(1, 8, false, None),
+        case(3, 24, true, None),
+        case(2, 136, false, None),
+        case(5, 264, true, Some(&[4, 0, 2])),
+        case(2, 5120, true, None),
+    ] {
+        compare::<f32, f32>(library, &case)?;
+        compare::<bf16, bf16>(library, &case)?;
+        compare::<f32, bf16>(library, &case)?;
+    }
+    Ok(())
+}
+
+fn compare<R: Number, T: Number>(library: &Library, case: &Case) -> Result<(), String> {
+    let Case { rows, width, delta, gathered } = *case;
+    let mut draw = Draw::new(7);
+    let hidden = rounded::<R>(&draw.floats(rows * width, 2.0));
+    let added = rounded::<T>(&draw.floats(rows * width, 1.0));
+    let weight = rounded::<T>(&draw.floats(width, 1.5));
+    // Large enough that leaving it out shows.
+    let epsilon = 0.05;
+
+    let residual = Memory::of(&stored::<R>(&hidden));
+    let deltas = Memory::of(&stored::<T>(&added));
+    let weights = Memory::of(&stored::<T>(&weight));
+    let chosen: Vec<u32> = gathered.map_or((0..rows as u32).collect(), <[u32]>::to_vec);
+    let index = Memory::of(&chosen);
+    let out = Memory::<T>::unwritten(chosen.len() * width);
+    let norm = ResidualRmsNorm {
+        residual: residual.view(),
+        delta: delta.then(|| deltas.view()),
+        rows: gathered.map(|_| index.view()),
+        weight: weights.view(),
+        out: out.view(),
+        count: chosen.len(),
+        epsilon,
+    };
+    library.run(&norm.launch())?;
+
+    let sum: Vec<f32> = hidden.iter().zip(&added).map(|(h, d)| if delta { h + d } else { *h }).collect();
+    let sum = rounded::<R>(&sum);
+    let mut want = Vec::new();
+    let mut want_residual = hidden;
+    let (team, mut row_out) = (Team::new(1), vec![0.0; width]);
+    for row in &chosen {
+        let own = *row as usize * width..(*row as usize + 1) * width;
+        norm::rms(Crew { team: &team, compute: Compute::Float32 }, &sum[own.clone()], &weight, epsilon, &mut row_out);
+        want.extend_from_slice(&row_out);
+        want_residual[own.clone()].copy_from_slice(&sum[own]);
+    }
+    let what = |part: &str| format!("{part} of {rows} x {width}, {}", std::any::type_name::<(R, T)>());
+    near(what("norm"), &widened(&out.read()?), &want, T::TOLERANCE)?;
+    near(what("residual"), &widened(&residual.read()?), &want_residual, 1e-7)
+}

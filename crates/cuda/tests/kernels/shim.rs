@@ -1,0 +1,187 @@
+//! Kernels on the CPU: compiles a file with the C++ compiler against `shim/`, loads it, runs launches.
+#![allow(unsafe_code)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::env::consts::ARCH;
+use std::ffi::{CStr, c_char, c_void};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use furrow_cuda::launch::Launch;
+use furrow_cuda::sources::{HEADERS, Source};
+use sha2::{Digest, Sha256};
+
+/// A compiled kernel file.
+pub struct Library {
+    /// Seed of the order in which threads are run.
+    pub order: u64,
+    kernels: BTreeMap<String, Kernel>,
+    launched: Mutex<BTreeSet<String>>,
+    run: unsafe extern "C" fn(*const KernelEntry, *const LaunchEntry, *mut *mut c_void) -> *const c_char,
+    _library: libloading::Library,
+}
+
+/// A kernel of the table in `shim.cpp`.
+#[repr(C)]
+struct KernelEntry {
+    name: *const c_char,
+    signature: *const c_char,
+    run: *const c_void,
+    next: *const KernelEntry,
+}
+
+#[repr(C)]
+struct LaunchEntry {
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared_bytes: u32,
+    seed: u64,
+}
+
+struct Kernel {
+    entry: *const KernelEntry,
+    signature: String,
+}
+
+// SAFETY: the table is constant once the library is loaded, and `shim_launch` takes a lock.
+unsafe impl Send for Kernel {}
+// SAFETY: as above.
+unsafe impl Sync for Kernel {}
+
+const SHIM: [(&str, &str); 2] =
+    [("shim.h", include_str!("shim/shim.h")), ("shim.cpp", include_str!("shim/shim.cpp"))];
+
+impl Library {
+    /// Compiles and loads a file. What was compiled before, from the same text, is used again.
+    #[track_caller]
+    pub fn build(source: Source<'_>) -> Self {
+        let path = compiled(source);
+        // SAFETY: the library was compiled from this repository's sources; its constructors fill a table.
+        let library = unsafe { libloading::Library::new(&path) }.unwrap();
+        // SAFETY: `shim.cpp` defines both with these types.
+        let (table, run) = unsafe {
+            let table = library.get::<unsafe extern "C" fn() -> *const KernelEntry>(b"shim_kernels").unwrap();
+            (table(), *library.get(b"shim_launch").unwrap())
+        };
+        let mut kernels = BTreeMap::new();
+        let mut entry = table;
+        // SAFETY: the table is a list of constant entries that ends in null; names are constant strings.
+        while let Some(kernel) = unsafe { entry.as_ref() } {
+            // SAFETY: as above.
+            let [name, signature] = [kernel.name, kernel.signature].map(|text| unsafe { CStr::from_ptr(text) });
+            let [name, signature] = [name, signature].map(|text| text.to_str().unwrap().to_owned());
+            kernels.insert(name, Kernel { entry, signature });
+            entry = kernel.next;
+        }
+        Self { order: 1, kernels, launched: Mutex::default(), run, _library: library }
+    }
+
+    /// Runs a launch whose views are of memory that is there.
+    pub fn run(&self, launch: &Launch) -> Result<(), String> {
+        let kernel = self.kernels.get(launch.kernel).unwrap_or_else(|| panic!("no kernel {}", launch.kernel));
+        assert_eq!(launch.signature(), kernel.signature, "parameters of {}", launch.kernel);
+        self.launched.lock().unwrap().insert(launch.kernel.to_owned());
+        let mut words: Vec<u64> = launch.arguments.iter().map(|argument| argument.bits()).collect();
+        let mut arguments: Vec<*mut c_void> = words.iter_mut().map(|word| std::ptr::from_mut(word).cast()).collect();
+        let entry = LaunchEntry {
+            grid: launch.grid,
+            block: [launch.threads, 1, 1],
+            shared_bytes: launch.shared_bytes,
+            seed: self.order,
+        };
+        // SAFETY: the parameters' types were compared; what they point to is `Memory` with guards, and stays until the call returns.
+        let failure = unsafe { (self.run)(kernel.entry, &entry, arguments.as_mut_ptr()) };
+        if failure.is_null() {
+            return Ok(());
+        }
+        // SAFETY: the answer is a constant string until the next launch of this library.
+        let failure = unsafe { CStr::from_ptr(failure) };
+        Err(format!("{}: {}", launch.kernel, failure.to_string_lossy()))
+    }
+
+    /// Kernels of the file that were never run.
+    pub fn not_launched(&self) -> Vec<String> {
+        let launched = self.launched.lock().unwrap();
+        self.kernels.keys().filter(|name| !launched.contains(*name)).cloned().collect()
+    }
+}
+
+/// A file as a shared library, with the shim inside.
+fn compiled(source: Source<'_>) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
+    fs::create_dir_all(&folder).unwrap();
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let shim = manifest.join("tests/kernels/shim");
+    let flags = flags();
+
+    let object = folder.join(format!("shim-{}.o", digest(&SHIM, &flags)));
+    build_once(&object, |to| {
+        let mut command = compiler(&flags);
+        command.arg("-c").arg(shim.join("shim.cpp")).arg("-o").arg(to);
+        command
+    });
+
+    let headers = HEADERS.iter().map(|header| (header.name, header.text));
+    let texts: Vec<(&str, &str)> = headers.chain(SHIM).chain([(source.name, source.text)]).collect();
+    let key = digest(&texts, &flags);
+    let library = folder.join(format!("{}-{key}.so", source.name));
+    let text = folder.join(format!("{key}-{}", source.name));
+    build_once(&text, |to| {
+        fs::write(to, source.text).unwrap();
+        Command::new("true")
+    });
+    build_once(&library, |to| {
+        let mut command = compiler(&flags);
+        command.arg("-shared").arg("-I").arg(manifest.join("../../kernels/include")).arg("-I").arg(&shim);
+        command.arg("-DCPU_SHIM").args(["-x", "c++"]).arg(&text).args(["-x", "none"]).arg(&object);
+        command.arg("-o").arg(to);
+        command
+    });
+    library
+}
+
+fn flags() -> Vec<&'static str> {
+    // No contraction of a * b + c: what is meant to be one operation says fmaf.
+    let mut flags = vec!["-std=c++17", "-O2", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing", "-Wl,-Bsymbolic"];
+    // A planted bug may leave something unused.
+    flags.extend(["-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-Wno-unused", "-Wno-unused-parameter"]);
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("fma") {
+        flags.push("-mfma");
+    }
+    flags
+}
+
+fn compiler(flags: &[&str]) -> Command {
+    let target = format!("{ARCH}-unknown-linux-gnu");
+    let mut build = cc::Build::new();
+    build.cpp(true).target(&target).host(&target).opt_level(2).cargo_metadata(false);
+    let mut command = build.get_compiler().to_command();
+    command.args(flags);
+    command
+}
+
+/// Makes a file unless it is there. Others may make it at the same time: whoever is last puts the same in its place.
+fn build_once(path: &Path, make: impl FnOnce(&Path) -> Command) {
+    static UNFINISHED: AtomicU32 = AtomicU32::new(0);
+    if path.exists() {
+        return;
+    }
+    let number = UNFINISHED.fetch_add(1, Ordering::Relaxed);
+    let unfinished = path.with_extension(format!("{}-{number}.tmp", std::process::id()));
+    let answer = make(&unfinished).output().unwrap();
+    assert!(answer.status.success(), "{}: {}", path.display(), String::from_utf8_lossy(&answer.stderr));
+    fs::rename(&unfinished, path).unwrap();
+}
+
+fn digest(texts: &[(&str, &str)], flags: &[&str]) -> String {
+    let mut digest = Sha256::new();
+    for text in texts.iter().flat_map(|(name, text)| [name, text]).chain(flags) {
+        digest.update((text.len() as u64).to_le_bytes());
+        digest.update(text);
+    }
+    digest.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,120 @@
+// CUDA's built-in names for one thread of a block on the CPU: kernels are compiled against this, and run by shim.cpp.
+//
+// The threads of a block are fibers. One runs until it meets a barrier or an operation of its warp, then another one does, in an order drawn
+// from the launch's seed: with an odd seed all warps side by side, with an even one each as far as it gets alone. So a missing barrier shows as a
+// wrong result. Blocks run one after another. Shared memory is what the launch asked
+// for, filled with NaN before each block. Not seen: races inside the memory model, bank conflicts, speed.
+#pragma once
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+
+struct Index3 {
+    unsigned x, y, z;
+};
+
+extern Index3 threadIdx, blockIdx, blockDim, gridDim;
+extern unsigned char* shared_bytes;
+
+// Waits for all threads of the block; the line says which barrier it is.
+void shim_barrier(int line);
+#define __syncthreads() shim_barrier(__LINE__)
+
+constexpr size_t SHIM_PLACE = 32, SHIM_RESULT = 128;
+
+// What the lanes of a warp brought to an operation that all of them have come to. It stays until the warp's next operation but one.
+struct Meeting {
+    const unsigned char* places;  // of each lane, SHIM_PLACE bytes apart
+    float* result;                // room for what is computed once for all of them
+    bool first;                   // this lane is to compute it
+};
+
+Meeting shim_meet(const void* mine, size_t bytes, const char* what);
+
+template <class T> struct Lanes {
+    Meeting meeting;
+    T operator[](unsigned lane) const {
+        T value;
+        memcpy(&value, meeting.places + lane * SHIM_PLACE, sizeof(T));
+        return value;
+    }
+};
+
+template <class T> Lanes<T> shim_exchange(const T& mine, const char* what) {
+    static_assert(sizeof(T) <= SHIM_PLACE, "a lane's place is too small");
+    return {shim_meet(&mine, sizeof(T), what)};
+}
+
+inline void __syncwarp() { shim_meet(nullptr, 0, "__syncwarp"); }
+
+// What a block has taken of its shared memory so far.
+void shim_shared_used(unsigned bytes);
+// Refuses an address of 16 bytes that is not aligned or not in shared memory.
+void shim_shared_row(const void* row);
+
+// Copies that are carried out no earlier than they are waited for.
+void shim_copy_begin(void* to, const void* from);
+void shim_copy_commit();
+void shim_copy_wait(unsigned left);
+
+// The kernels of this library.
+struct Kernel {
+    const char* name;
+    const char* signature;
+    void (*run)(void** arguments);
+    Kernel* next;
+};
+
+void shim_register(Kernel* kernel);
+
+struct bf16;
+struct Span;
+struct Tile;
+struct Move;
+
+// A letter for each type a parameter may have or point to; crates/cuda/src/launch.rs has the same.
+template <class T> struct Letter;
+template <> struct Letter<float> { static constexpr char is = 'f'; };
+template <> struct Letter<double> { static constexpr char is = 'd'; };
+template <> struct Letter<unsigned> { static constexpr char is = 'u'; };
+template <> struct Letter<unsigned long long> { static constexpr char is = 'l'; };
+template <> struct Letter<unsigned char> { static constexpr char is = 'b'; };
+template <> struct Letter<bf16> { static constexpr char is = 'h'; };
+template <> struct Letter<Span> { static constexpr char is = 's'; };
+template <> struct Letter<Tile> { static constexpr char is = 't'; };
+template <> struct Letter<Move> { static constexpr char is = 'm'; };
+
+template <class T> struct Described { static void put(char*& to) { *to++ = Letter<T>::is; } };
+template <class T> struct Described<T*> { static void put(char*& to) { *to++ = '*'; *to++ = Letter<T>::is; } };
+template <class T> struct Described<const T*> { static void put(char*& to) { *to++ = '*'; *to++ = Letter<T>::is; } };
+
+template <int... I> struct Indices {};
+template <int N, int... I> struct MakeIndices : MakeIndices<N - 1, N - 1, I...> {};
+template <int... I> struct MakeIndices<0, I...> { using Type = Indices<I...>; };
+
+template <class... A, int... I> void shim_call(void (*kernel)(A...), void** arguments, Indices<I...>) {
+    kernel(*(A*)arguments[I]...);
+}
+
+template <class... A> void shim_invoke(void (*kernel)(A...), void** arguments) {
+    shim_call(kernel, arguments, typename MakeIndices<sizeof...(A)>::Type());
+}
+
+template <class... A> const char* shim_signature(void (*)(A...), char* to) {
+    char* const begin = to;
+    (Described<A>::put(to), ...);
+    *to = 0;
+    return begin;
+}
+
+#define EXPORT(name)                                                                                \
+    static void shim_run_##name(void** arguments) { shim_invoke(name, arguments); }                 \
+    static char shim_letters_##name[256];                                                           \
+    static Kernel shim_kernel_##name = {#name, shim_signature(name, shim_letters_##name), shim_run_##name, nullptr}; \
+    static int shim_known_##name = (shim_register(&shim_kernel_##name), 0);

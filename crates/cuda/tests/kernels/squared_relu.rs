@@ -1,0 +1,57 @@
+//! Squared ReLU against `max(x, 0)^2`, whose every bit it has.
+
+use furrow_cuda::ops::mlp::squared_relu;
+use furrow_model::kernels::math;
+use half::bf16;
+
+use crate::family::{Bug, Draw, Family, Kind, same};
+use crate::memory::{Memory, Number, rounded, stored, widened};
+use crate::shim::Library;
+
+pub const FAMILY: Family = Family {
+    file: "squared_relu.cu",
+    check,
+    bugs: &[
+        Bug { kind: Kind::Index, find: "blockIdx.x * blockDim.x + threadIdx.x", put: "blockIdx.x * VALUES + threadIdx.x" },
+        Bug { kind: Kind::Index, find: "i < count; i += step", put: "i <= count; i += step" },
+        Bug { kind: Kind::Index, find: "gridDim.x * blockDim.x * VALUES", put: "blockDim.x * VALUES" },
+        Bug { kind: Kind::Formula, find: "values[v] < 0.0f ? 0.0f :", put: "values[v] < -0.5f ? 0.0f :" },
+    ],
+};
+
+#[test]
+fn agrees_with_the_cpu() {
+    FAMILY.agrees();
+}
+
+#[test]
+fn planted_bugs_show() {
+    FAMILY.finds_its_bugs();
+}
+
+fn check(library: &Library) -> Result<(), String> {
+    for count in [8, 2048, 3 * 2048 + 24] {
+        compare::<f32>(library, count)?;
+        compare::<bf16>(library, count)?;
+    }
+    hidden_nan(library)
+}
+
+fn compare<T: Number>(library: &Library, count: usize) -> Result<(), String> {
+    let mut values = rounded::<T>(&Draw::new(3).floats(count, 3.0));
+    let memory = Memory::of(&stored::<T>(&values));
+    library.run(&squared_relu(memory.view()))?;
+    math::squared_relu(&mut values);
+    same(format!("{count} values"), &widened(&memory.read()?), &rounded::<T>(&values))
+}
+
+/// A value that is not a number stays one.
+fn hidden_nan(library: &Library) -> Result<(), String> {
+    let memory = Memory::of(&[f32::NAN, -1.0, 2.0, -0.0, 0.0, f32::INFINITY, f32::NEG_INFINITY, -3.0]);
+    library.run(&squared_relu(memory.view()))?;
+    let got = memory.read()?;
+    if !got[0].is_nan() {
+        return Err(format!("NaN became {}", got[0]));
+    }
+    same("special values", &got[1..], &[0.0, 4.0, 0.0, 0.0, f32::INFINITY, 0.0, 0.0])
+}

@@ -1,0 +1,178 @@
+//! The recurrence, token by token and by chunks, against `layers::ssm::Head` and `layers::ssm_chunked`.
+
+use furrow_cuda::launch::Launch;
+use furrow_cuda::ops::Slots;
+use furrow_cuda::ops::ssm::Recurrence;
+use furrow_model::config::SsmConfig;
+use furrow_model::layers::ssm::{Head, Token};
+use furrow_model::layers::ssm_chunked::chunk;
+use half::bf16;
+
+use crate::family::{Bug, Draw, Family, Kind, near, slots, spans};
+use crate::memory::{Memory, Number, Spread, rounded, rows, stored, widened};
+use crate::shim::Library;
+
+pub const FAMILY: Family = Family {
+    file: "ssm.cu",
+    check,
+    bugs: &[
+        Bug { kind: Kind::Index, find: "upper ? sums[i] : sums[4 + i]", put: "upper ? sums[4 + i] : sums[i]" },
+        Bug { kind: Kind::Index, find: "load_floats(row + inputs.x + first, x)", put: "load_floats(row + inputs.x, x)" },
+        Bug { kind: Kind::Index, find: "i = lane; i < n; i += WARP", put: "i = lane; i + WARP <= n; i += WARP" },
+        Bug { kind: Kind::State, find: "if (span.start > 0) load_floats", put: "if (span.start > 1) load_floats" },
+        Bug { kind: Kind::State, find: "span.start == 0 && t == 0", put: "t == 0" },
+        Bug { kind: Kind::State, find: "for (int r = 0; r < ROWS; r++) store_floats", put: "for (int r = 1; r < ROWS; r++) store_floats" },
+        Bug { kind: Kind::Formula, find: "fmaf(d[head], widen(row[p]), sum)", put: "sum" },
+    ],
+};
+
+pub const CHUNKED: Family = Family {
+    file: "ssm_chunked.cu",
+    check: check_chunked,
+    bugs: &[
+        Bug { kind: Kind::Index, find: "s <= t ?", put: "s < t ?" },
+        Bug { kind: Kind::Index, find: "thread < rows) step", put: "thread <= rows) step" },
+        Bug { kind: Kind::Barrier, find: "        __syncthreads();  // nobody reads the chunk before any more\n", put: "" },
+        Bug { kind: Kind::Barrier, find: "        __syncthreads();  // the steps are there\n", put: "" },
+        Bug { kind: Kind::Barrier, find: "        copy_wait<0>();\n", put: "" },
+        Bug { kind: Kind::Barrier, find: "        __syncthreads();  // L, the state and the copies of all threads are there\n", put: "" },
+        Bug { kind: Kind::State, find: "carried[m][j][i] *= decay", put: "carried[m][j][i] *= 1.0f" },
+        Bug { kind: Kind::State, find: "expf(last - sums[s]) * steps[s]", put: "steps[s]" },
+        Bug { kind: Kind::State, find: "state + span.slot * slot_stride", put: "state + blockIdx.y * slot_stride" },
+        Bug { kind: Kind::State, find: "if (span.start > 0) load_floats", put: "if (span.start > 999) load_floats" },
+        // Without its lower half the state is only bfloat16.
+        Bug { kind: Kind::Formula, find: "mma(carried[m][j], x, lower[j]);", put: "" },
+    ],
+};
+
+#[test]
+fn agrees_with_the_cpu() {
+    FAMILY.agrees();
+}
+
+#[test]
+fn planted_bugs_show() {
+    FAMILY.finds_its_bugs();
+}
+
+#[test]
+fn chunks_agree_with_the_cpu() {
+    CHUNKED.agrees();
+}
+
+#[test]
+fn planted_bugs_show_in_chunks() {
+    CHUNKED.finds_its_bugs();
+}
+
+type Make<T, S> = fn(&Recurrence<'_, T, S>) -> Launch;
+
+const DECODE: &[(u32, u32)] = &[(1, 0), (1, 7), (0, 0), (1, 1), (1, 300)];
+const RAGGED: &[(u32, u32)] = &[(1, 0), (3, 0), (1, 1), (6, 40)];
+
+fn config(heads: usize, groups: usize, head_dim: usize, state: usize) -> SsmConfig {
+    let time_step_limit = (0.0, f32::INFINITY);
+    SsmConfig { heads, head_dim, state, groups, conv_kernel: 4, chunk: 64, time_step_limit }
+}
+
+fn check(library: &Library) -> Result<(), String> {
+    let clamped = SsmConfig { time_step_limit: (0.3, 0.9), ..config(2, 1, 16, 128) };
+    let shapes = [config(4, 2, 80, 128), config(2, 1, 64, 128), config(4, 2, 10, 19), config(2, 2, 40, 96), clamped];
+    for config in &shapes {
+        for of in [DECODE, RAGGED] {
+            compare::<f32, f32>(library, config, of, |op| op.launch())?;
+            compare::<bf16, f32>(library, config, of, |op| op.launch())?;
+            compare::<bf16, bf16>(library, config, of, |op| op.launch())?;
+        }
+    }
+    Ok(())
+}
+
+fn check_chunked(library: &Library) -> Result<(), String> {
+    // One token, a chunk but one, a chunk, one more, two and a rest; from nothing and from a state; a place that is not used.
+    let ragged: &[(u32, u32)] = &[(1, 0), (63, 5), (64, 0), (0, 3), (65, 7), (130, 1)];
+    for config in [config(2, 1, 80, 128), config(2, 2, 64, 128)] {
+        compare::<bf16, f32>(library, &config, ragged, |op| op.launch_chunked().unwrap())?;
+        compare::<bf16, bf16>(library, &config, &ragged[3..], |op| op.launch_chunked().unwrap())?;
+    }
+    Ok(())
+}
+
+fn compare<T: Number, S: Number>(
+    library: &Library,
+    config: &SsmConfig,
+    of: &[(u32, u32)],
+    make: Make<T, S>,
+) -> Result<(), String> {
+    let SsmConfig { heads, head_dim, state: n, groups, .. } = *config;
+    let (spans, slots) = (spans(of), slots(of));
+    let count: usize = of.iter().map(|span| span.0 as usize).sum();
+    let (inner, width) = (heads * head_dim, heads * head_dim + 2 * groups * n);
+    let (offset, kept) = (8, inner * n);
+    let stride = (offset + kept + 8).next_multiple_of(8);
+    let mut draw = Draw::new(13);
+    let mixed = Spread::new(&rounded::<T>(&draw.floats(count * width, 1.0)), width, 24 + (8 - width % 8) % 8);
+    let dt = Spread::new(&rounded::<T>(&draw.floats(count * heads, 2.0)), heads, 5);
+    let [dt_bias, d] = [draw.floats(heads, 1.0), draw.floats(heads, 1.0)];
+    let a: Vec<f32> = draw.floats(heads, 0.4).into_iter().map(|a| -0.5 - a).collect();
+    let mut before = rounded::<S>(&draw.floats(slots * stride, 1.0));
+    for span in spans.iter().filter(|span| span.start == 0 && span.length > 0) {
+        before[span.slot as usize * stride + offset..][..kept].fill(f32::NAN);
+    }
+
+    let (mixed_memory, dt_memory) = (mixed.memory::<T>(), dt.memory::<T>());
+    let [bias_memory, a_memory, d_memory] = [&dt_bias, &a, &d].map(|values| Memory::of(values));
+    let (state, spans_memory) = (Memory::of(&stored::<S>(&before)), Memory::of(&spans));
+    let out = Memory::<T>::unwritten(count * inner);
+    let recurrence = Recurrence {
+        config,
+        mixed: rows(&mixed_memory),
+        dt: rows(&dt_memory),
+        dt_bias: bias_memory.view(),
+        a: a_memory.view(),
+        d: d_memory.view(),
+        state: Slots { values: state.view().from(offset), stride },
+        spans: spans_memory.view(),
+        out: out.view(),
+    };
+    library.run(&make(&recurrence))?;
+
+    let (mut want, mut want_state) = (vec![0.0; count * inner], before);
+    for (span, head) in spans.iter().flat_map(|span| (0..heads).map(move |head| (span, head))) {
+        let own = &mut want_state[span.slot as usize * stride + offset + head * head_dim * n..][..head_dim * n];
+        if span.start == 0 && span.length > 0 {
+            own.fill(0.0);
+        }
+        let weights = Head { a: a[head], d: d[head], dt_bias: dt_bias[head], dt_limit: config.time_step_limit };
+        let group = head / (heads / groups) * n;
+        let token = |row: usize| {
+            let (x, shared) = mixed.row(row).split_at(inner);
+            let (b, c) = shared.split_at(groups * n);
+            Token { x: &x[head * head_dim..][..head_dim], b: &b[group..][..n], c: &c[group..][..n], dt: dt.row(row)[head] }
+        };
+        let rows = span.base as usize..(span.base + span.length) as usize;
+        let mut y = vec![0.0; rows.len() * head_dim];
+        if span.length > 32 {
+            for (at, y) in y.chunks_mut(100 * head_dim).enumerate() {
+                let first = rows.start + at * 100;
+                let tokens: Vec<Token<'_>> = (first..first + y.len() / head_dim).map(token).collect();
+                chunk(&weights, &tokens, own, y);
+            }
+        } else {
+            for (row, y) in rows.clone().zip(y.chunks_mut(head_dim)) {
+                weights.step(token(row), own, y);
+            }
+        }
+        for (row, y) in rows.zip(y.chunks(head_dim)) {
+            want[row * inner + head * head_dim..][..head_dim].copy_from_slice(y);
+        }
+    }
+    let what = format!(
+        "{of:?}, {heads} heads of {head_dim} x {n} in {groups} groups, {}",
+        std::any::type_name::<(T, S)>()
+    );
+    // A state in bfloat16 is rounded after each call or, by the plain kernel, after each token.
+    let tolerance = if S::TOLERANCE > 1e-3 { 2.5 * S::TOLERANCE } else { 2e-5 };
+    near(&what, &widened(&out.read()?), &want, T::TOLERANCE.max(1e-5).max(if S::TOLERANCE > 1e-3 { tolerance } else { 0.0 }))?;
+    near(format!("state, {what}"), &widened(&state.read()?), &want_state, tolerance)
+}
