@@ -10,6 +10,7 @@
 #define EXPORT(name)
 extern __shared__ __align__(128) unsigned char shared_bytes[];
 #define INFINITY __int_as_float(0x7f800000)
+#define NAN __int_as_float(0x7fffffff)
 #endif
 
 #include "ptx.cuh"

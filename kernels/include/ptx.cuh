@@ -36,6 +36,11 @@ __device__ __forceinline__ float exp2_approx(float x) {
     return result;
 }
 
+// Never joined into one operation with what comes after.
+__device__ __forceinline__ float add_rounded(float a, float b) { return __fadd_rn(a, b); }
+__device__ __forceinline__ float multiply_rounded(float a, float b) { return __fmul_rn(a, b); }
+__device__ __forceinline__ double multiply_rounded(double a, double b) { return __dmul_rn(a, b); }
+
 template <class T> __device__ __forceinline__ T shuffle_xor(T value, int mask) {
     return __shfl_xor_sync(0xffffffffu, value, mask);
 }
@@ -100,6 +105,10 @@ inline bf16 bf16_of(float value) {
 }
 
 inline unsigned pack_bf16(float low, float high) { return bf16_of(low).bits | (unsigned)bf16_of(high).bits << 16; }
+
+inline float add_rounded(float a, float b) { return a + b; }
+inline float multiply_rounded(float a, float b) { return a * b; }
+inline double multiply_rounded(double a, double b) { return a * b; }
 
 inline float exp2_approx(float x) { return x < -126.0f ? 0.0f : exp2f(x); }
 

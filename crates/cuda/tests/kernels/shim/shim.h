@@ -53,6 +53,13 @@ template <class T> Lanes<T> shim_exchange(const T& mine, const char* what) {
 
 inline void __syncwarp() { shim_meet(nullptr, 0, "__syncwarp"); }
 
+// No other thread runs between two waits.
+template <class T> T atomicAdd(T* to, T more) {
+    const T before = *to;
+    *to += more;
+    return before;
+}
+
 // What a block has taken of its shared memory so far.
 void shim_shared_used(unsigned bytes);
 // Refuses an address of 16 bytes that is not aligned or not in shared memory.
@@ -77,6 +84,8 @@ struct bf16;
 struct Span;
 struct Tile;
 struct Move;
+struct Pick;
+struct Picked;
 
 // A letter for each type a parameter may have or point to; crates/cuda/src/launch.rs has the same.
 template <class T> struct Letter;
@@ -89,6 +98,8 @@ template <> struct Letter<bf16> { static constexpr char is = 'h'; };
 template <> struct Letter<Span> { static constexpr char is = 's'; };
 template <> struct Letter<Tile> { static constexpr char is = 't'; };
 template <> struct Letter<Move> { static constexpr char is = 'm'; };
+template <> struct Letter<Pick> { static constexpr char is = 'p'; };
+template <> struct Letter<Picked> { static constexpr char is = 'k'; };
 
 template <class T> struct Described { static void put(char*& to) { *to++ = Letter<T>::is; } };
 template <class T> struct Described<T*> { static void put(char*& to) { *to++ = '*'; *to++ = Letter<T>::is; } };
