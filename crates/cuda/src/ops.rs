@@ -9,7 +9,9 @@ pub mod copy;
 pub mod embed;
 pub mod mlp;
 pub mod norm;
+pub mod sample;
 pub mod ssm;
+pub mod vision;
 
 use crate::launch::{Argument, Element, View, size};
 

@@ -11,9 +11,11 @@ mod family;
 mod gated_norm;
 mod memory;
 mod residual_rms_norm;
+mod sample;
 mod shim;
 mod squared_relu;
 mod ssm;
+mod vision;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -32,9 +34,15 @@ const FAMILIES: &[&Family] = &[
     &embed::FAMILY,
     &gated_norm::FAMILY,
     &residual_rms_norm::FAMILY,
+    &sample::FAMILY,
     &squared_relu::FAMILY,
     &ssm::FAMILY,
     &ssm::CHUNKED,
+    &vision::ATTENTION,
+    &vision::GELU,
+    &vision::LAYER_NORM,
+    &vision::PATCHES,
+    &vision::SHUFFLE,
 ];
 
 #[test]
