@@ -57,7 +57,8 @@ impl<T: Stored> Attention<'_, T> {
             file: "attention.cu",
             kernel: T::pick("store_kv_f32", "store_kv_bf16"),
             grid: [size(span_of.len()), 1, 1],
-            threads: size((2 * self.config.kv_heads * self.config.head_dim).next_multiple_of(32)).min(THREADS_MAX / 4),
+            threads: size((2 * self.config.kv_heads * self.config.head_dim).next_multiple_of(32))
+                .min(THREADS_MAX / 4),
             shared_bytes: 0,
             arguments,
         }
@@ -136,7 +137,10 @@ impl Attention<'_, bf16> {
         }
         let kernel = of_size(head_dim, "attend_split_64", "attend_split_128")?;
         let slots = self.spans.len() * parts.splits * heads;
-        assert!(parts.values.len() >= slots * head_dim && parts.weights.len() >= 2 * slots, "room for all parts");
+        assert!(
+            parts.values.len() >= slots * head_dim && parts.weights.len() >= 2 * slots,
+            "room for all parts"
+        );
         let mut arguments = self.of_batch(&[]);
         arguments.extend_from_slice(&[parts.values.into(), parts.weights.into()]);
         arguments.extend_from_slice(&self.sizes());

@@ -44,10 +44,7 @@ impl<T: Stored, R: Stored> Embed<T, R> {
     pub fn launch(&self) -> Launch {
         in_packs(self.width, "width");
         assert!(self.out.len() >= self.sources.len() * self.width, "an output for each source");
-        let kernel = T::pick(
-            R::pick(Some("embed_f32"), None),
-            Some(R::pick("embed_bf16_f32", "embed_bf16")),
-        );
+        let kernel = T::pick(R::pick(Some("embed_f32"), None), Some(R::pick("embed_bf16_f32", "embed_bf16")));
         Launch {
             file: "embed.cu",
             kernel: kernel.expect("a float32 table has a float32 residual stream"),

@@ -34,7 +34,8 @@ impl<R: Stored, T: Stored> ResidualRmsNorm<R, T> {
         assert!(sources >= self.count, "a row for each of {} outputs", self.count);
         let of_f32 = T::pick("residual_rms_norm_f32", "residual_rms_norm_f32_bf16");
         let of_bf16 = T::pick(None, Some("residual_rms_norm_bf16"));
-        let kernel = R::pick(Some(of_f32), of_bf16).expect("a bfloat16 residual stream takes bfloat16 deltas");
+        let kernel =
+            R::pick(Some(of_f32), of_bf16).expect("a bfloat16 residual stream takes bfloat16 deltas");
         Launch {
             file: "residual_rms_norm.cu",
             kernel,

@@ -102,7 +102,10 @@ impl Sample {
     pub fn launch(&self) -> Launch {
         let (picks, vocabulary) = (self.picks.len(), self.vocabulary);
         assert!(vocabulary > 0 && self.logits.len() >= vocabulary, "a row of logits");
-        assert!(self.ids.len() >= picks * vocabulary && self.lefts.len() >= picks * vocabulary, "room for what is left");
+        assert!(
+            self.ids.len() >= picks * vocabulary && self.lefts.len() >= picks * vocabulary,
+            "room for what is left"
+        );
         assert!(self.sums.len() >= picks * sums(vocabulary), "room for sums");
         assert!(self.picked.len() >= picks && self.kept.len() >= picks * KEPT_MAX, "room for answers");
         Launch {

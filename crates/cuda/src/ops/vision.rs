@@ -105,7 +105,10 @@ impl<T: Stored> ResidualLayerNorm<T> {
         assert_eq!(self.shift.len(), width, "a shift for each scale");
         let rows = self.residual.len() / width;
         let full = |view: &View<T>| view.len() >= rows * width;
-        assert!(self.delta.is_none_or(|[delta, bias]| full(&delta) && bias.len() == width), "deltas of {rows} rows");
+        assert!(
+            self.delta.is_none_or(|[delta, bias]| full(&delta) && bias.len() == width),
+            "deltas of {rows} rows"
+        );
         assert!(self.out.is_none_or(|out| full(&out)), "outputs of {rows} rows");
         let [delta, bias] = [0, 1].map(|at| self.delta.map(|both| both[at]));
         Launch {
@@ -170,7 +173,12 @@ pub fn attend(config: &VisionConfig, tokens: usize, qkv: View<bf16>, out: View<b
 }
 
 /// From the residual stream `[tiles, prefixes + patches, hidden]` to the projector's rows `[tiles x rows, shuffle^2 hidden]`.
-pub fn pixel_shuffle<T: Stored>(config: &VisionConfig, prefixes: usize, hidden: View<T>, out: View<T>) -> Launch {
+pub fn pixel_shuffle<T: Stored>(
+    config: &VisionConfig,
+    prefixes: usize,
+    hidden: View<T>,
+    out: View<T>,
+) -> Launch {
     let (side, width) = (config.patches_side(), config.hidden);
     in_packs(width, "width of the tower");
     let tiles = hidden.len() / ((prefixes + side * side) * width);

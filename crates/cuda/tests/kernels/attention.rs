@@ -18,7 +18,11 @@ pub const FAMILY: Family = Family {
         Bug { kind: Kind::Index, find: "row - spans[span].base;", put: "row;" },
         Bug { kind: Kind::Index, find: "head / (heads / pages.kv_heads)", put: "head % pages.kv_heads" },
         Bug { kind: Kind::Index, find: "+ first % PAGE_TOKENS * size", put: "" },
-        Bug { kind: Kind::State, find: "spans[span].start + row - spans[span].base + 1", put: "row - spans[span].base + 1" },
+        Bug {
+            kind: Kind::State,
+            find: "spans[span].start + row - spans[span].base + 1",
+            put: "row - spans[span].base + 1",
+        },
         Bug { kind: Kind::Formula, find: "total = total * fade", put: "total = total" },
     ],
 };
@@ -31,10 +35,22 @@ pub const DECODE: Family = Family {
         Bug { kind: Kind::Index, find: "span.start - index * PAGE_TOKENS + 1", put: "PAGE_TOKENS" },
         Bug { kind: Kind::Index, find: "kv_head * group * SIZE", put: "kv_head * SIZE" },
         Bug { kind: Kind::Barrier, find: "        copy_wait<0>();\n", put: "" },
-        Bug { kind: Kind::Barrier, find: "        __syncthreads();  // this page may be overwritten, the next one is there\n", put: "" },
-        Bug { kind: Kind::Barrier, find: "    __syncthreads();\n    const size_t part", put: "    const size_t part" },
+        Bug {
+            kind: Kind::Barrier,
+            find: "        __syncthreads();  // this page may be overwritten, the next one is there\n",
+            put: "",
+        },
+        Bug {
+            kind: Kind::Barrier,
+            find: "    __syncthreads();\n    const size_t part",
+            put: "    const size_t part",
+        },
         Bug { kind: Kind::State, find: "exp2_approx(most[w * GROUP_MAX + row] - highest)", put: "1.0f" },
-        Bug { kind: Kind::State, find: "exp2_approx(weights[(part + (size_t)s * heads) * 2] - highest)", put: "1.0f" },
+        Bug {
+            kind: Kind::State,
+            find: "exp2_approx(weights[(part + (size_t)s * heads) * 2] - highest)",
+            put: "1.0f",
+        },
     ],
 };
 
@@ -46,7 +62,11 @@ pub const PREFILL: Family = Family {
         Bug { kind: Kind::Index, find: "position + rows - index * PAGE_TOKENS", put: "PAGE_TOKENS" },
         Bug { kind: Kind::Index, find: "position = span.start + tile.first", put: "position = span.start" },
         Bug { kind: Kind::Barrier, find: "        copy_wait<0>();\n", put: "" },
-        Bug { kind: Kind::Barrier, find: "        __syncthreads();  // this page may be overwritten, the next one is there\n", put: "" },
+        Bug {
+            kind: Kind::Barrier,
+            find: "        __syncthreads();  // this page may be overwritten, the next one is there\n",
+            put: "",
+        },
         Bug { kind: Kind::State, find: "begin_page(index + 1)", put: "begin_page(index)" },
     ],
 };
@@ -172,7 +192,8 @@ impl<T: Number> Case<T> {
         let mut draw = Draw::new(17);
         let [q, kv, width] = config.widths();
         let count: usize = of.iter().map(|span| span.0 as usize).sum();
-        let qkv = Spread::new(&rounded::<T>(&draw.floats(count * width, 2.0)), width, 16 + (8 - width % 8) % 8);
+        let qkv =
+            Spread::new(&rounded::<T>(&draw.floats(count * width, 2.0)), width, 16 + (8 - width % 8) % 8);
         // The page of span i and index j; their numbers are spread over the arena.
         let number = |span: usize, index: usize| (span * TABLE + index) * 11 % (of.len() * TABLE | 1);
         let table: Vec<u32> = (0..of.len() * TABLE).map(|at| number(at / TABLE, at % TABLE) as u32).collect();
@@ -221,7 +242,10 @@ impl<T: Number> Case<T> {
     }
 
     fn without_the_batch(&self) -> Emptied<T> {
-        Emptied { memory: self.fill(|span, position| position < span.start as usize), table: self.attention().pages }
+        Emptied {
+            memory: self.fill(|span, position| position < span.start as usize),
+            table: self.attention().pages,
+        }
     }
 
     fn attention(&self) -> Attention<'_, T> {
@@ -248,8 +272,9 @@ impl<T: Number> Case<T> {
                 let seen = &past[..span.start as usize + t + 1];
                 for head in 0..heads {
                     let own = head / (heads / kv_heads) * size..(head / (heads / kv_heads) + 1) * size;
-                    let [keys, values] =
-                        [0, 1].map(|half| seen.iter().flat_map(|both| both[half][own.clone()].to_vec()).collect::<Vec<_>>());
+                    let [keys, values] = [0, 1].map(|half| {
+                        seen.iter().flat_map(|both| both[half][own.clone()].to_vec()).collect::<Vec<_>>()
+                    });
                     let mut out = vec![0.0; size];
                     attend(&row[head * size..][..size], &keys, &values, &mut out);
                     want.extend(out);

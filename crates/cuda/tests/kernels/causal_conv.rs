@@ -15,12 +15,36 @@ pub const FAMILY: Family = Family {
     file: "causal_conv.cu",
     check,
     bugs: &[
-        Bug { kind: Kind::Index, find: "(int)tile.first - (KERNEL - 1) + k", put: "(int)tile.first - KERNEL + k" },
-        Bug { kind: Kind::Index, find: "in += (size_t)span.base * stride", put: "in += (size_t)blockIdx.y * stride" },
-        Bug { kind: Kind::State, find: "else if (span.start > 0) load_floats", put: "else if (span.start > 2) load_floats" },
-        Bug { kind: Kind::State, find: "const int at = (int)span.length - (KERNEL - 1) + k;\n        Pack", put: "const int at = k;\n        Pack" },
-        Bug { kind: Kind::State, find: "else if (span.start > 0) kept", put: "else if (span.start > 999) kept" },
-        Bug { kind: Kind::State, find: "state + span.slot * slot_stride", put: "state + tile.span * slot_stride" },
+        Bug {
+            kind: Kind::Index,
+            find: "(int)tile.first - (KERNEL - 1) + k",
+            put: "(int)tile.first - KERNEL + k",
+        },
+        Bug {
+            kind: Kind::Index,
+            find: "in += (size_t)span.base * stride",
+            put: "in += (size_t)blockIdx.y * stride",
+        },
+        Bug {
+            kind: Kind::State,
+            find: "else if (span.start > 0) load_floats",
+            put: "else if (span.start > 2) load_floats",
+        },
+        Bug {
+            kind: Kind::State,
+            find: "const int at = (int)span.length - (KERNEL - 1) + k;\n        Pack",
+            put: "const int at = k;\n        Pack",
+        },
+        Bug {
+            kind: Kind::State,
+            find: "else if (span.start > 0) kept",
+            put: "else if (span.start > 999) kept",
+        },
+        Bug {
+            kind: Kind::State,
+            find: "state + span.slot * slot_stride",
+            put: "state + tile.span * slot_stride",
+        },
     ],
 };
 
@@ -36,7 +60,8 @@ fn planted_bugs_show() {
 
 fn check(library: &Library) -> Result<(), String> {
     // Prompts of one and two tokens, tiles that end inside and on a span's end, states of one, two and many tokens, places that are not used.
-    let ragged: &[(u32, u32)] = &[(1, 0), (2, 0), (1, 1), (2, 1), (1, 2), (1, 900), (16, 3), (17, 0), (40, 5)];
+    let ragged: &[(u32, u32)] =
+        &[(1, 0), (2, 0), (1, 1), (2, 1), (1, 2), (1, 900), (16, 3), (17, 0), (40, 5)];
     let decode: &[(u32, u32)] = &[(1, 30), (1, 1), (0, 0), (1, 700)];
     for (width, of) in [(8, ragged), (1032, decode), (1032, &ragged[3..8])] {
         compare::<f32>(library, width, of)?;

@@ -14,7 +14,11 @@ pub const FAMILY: Family = Family {
         Bug { kind: Kind::Index, find: "to += move.to * to_stride", put: "to += move.from * to_stride" },
         Bug { kind: Kind::Index, find: "blockDim.x * PACKS + threadIdx.x", put: "blockDim.x + threadIdx.x" },
         Bug { kind: Kind::Index, find: "if (first + i * step < bytes) *reinterpret", put: "*reinterpret" },
-        Bug { kind: Kind::State, find: "if (from) from += move.from * from_stride", put: "if (from) from += move.to * from_stride" },
+        Bug {
+            kind: Kind::State,
+            find: "if (from) from += move.from * from_stride",
+            put: "if (from) from += move.to * from_stride",
+        },
     ],
 };
 
@@ -37,7 +41,8 @@ fn check(library: &Library) -> Result<(), String> {
 
 /// A fork, a clearing, a way out and back, on four places.
 fn compare(library: &Library, bytes: usize, stride: usize) -> Result<(), String> {
-    let values: Vec<u8> = Draw::new(5).floats(4 * stride, 128.0).into_iter().map(|value| value as i8 as u8).collect();
+    let values: Vec<u8> =
+        Draw::new(5).floats(4 * stride, 128.0).into_iter().map(|value| value as i8 as u8).collect();
     let (arena, outside) = (Memory::of(&values), Memory::of(&vec![7_u8; 2 * bytes]));
     let arena_places = Places { bytes: arena.view(), stride };
     let outside_places = Places { bytes: outside.view(), stride: bytes };

@@ -13,9 +13,17 @@ pub const FAMILY: Family = Family {
     file: "embed.cu",
     check,
     bugs: &[
-        Bug { kind: Kind::Index, find: "features + (size_t)(source & ~FEATURE) * width", put: "features + (size_t)blockIdx.x * width" },
+        Bug {
+            kind: Kind::Index,
+            find: "features + (size_t)(source & ~FEATURE) * width",
+            put: "features + (size_t)blockIdx.x * width",
+        },
         Bug { kind: Kind::Index, find: "(size_t)source * width", put: "(size_t)source * blockDim.x" },
-        Bug { kind: Kind::Index, find: "i < width; i += blockDim.x * VALUES", put: "i < blockDim.x * VALUES; i += blockDim.x * VALUES" },
+        Bug {
+            kind: Kind::Index,
+            find: "i < width; i += blockDim.x * VALUES",
+            put: "i < blockDim.x * VALUES; i += blockDim.x * VALUES",
+        },
     ],
 };
 
@@ -49,7 +57,8 @@ fn compare<T: Number, R: Number>(library: &Library, width: usize) -> Result<(), 
     let words = Memory::of(&sources.iter().map(|source| source.word()).collect::<Vec<_>>());
     let (tables, rows) = (Memory::of(&stored::<T>(&table)), Memory::of(&stored::<T>(&features)));
     let out = Memory::<R>::unwritten(sources.len() * width);
-    let launch = Embed { table: tables.view(), features: rows.view(), sources: words.view(), out: out.view(), width };
+    let launch =
+        Embed { table: tables.view(), features: rows.view(), sources: words.view(), out: out.view(), width };
     library.run(&launch.launch())?;
 
     let table = Table { rows: ids, width, values: Values::F32(table) };

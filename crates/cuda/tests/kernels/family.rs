@@ -61,7 +61,12 @@ impl Family {
                 panic!("{}, order {order}: {difference}", self.file);
             }
         }
-        assert_eq!(library.not_launched(), Vec::<String>::new(), "{}: kernels without a comparison", self.file);
+        assert_eq!(
+            library.not_launched(),
+            Vec::<String>::new(),
+            "{}: kernels without a comparison",
+            self.file
+        );
     }
 
     /// Each planted bug makes the comparison fail.
@@ -127,7 +132,12 @@ pub fn spans(of: &[(u32, u32)]) -> Vec<Span> {
     let mut base = 0;
     let span = |(index, (length, start)): (usize, &(u32, u32))| {
         base += length;
-        Span { base: base - length, length: *length, start: *start, slot: ((index + 1) * 2 % (of.len() | 1)) as u32 }
+        Span {
+            base: base - length,
+            length: *length,
+            start: *start,
+            slot: ((index + 1) * 2 % (of.len() | 1)) as u32,
+        }
     };
     let spans: Vec<Span> = of.iter().enumerate().map(span).collect();
     let mut slots: Vec<u32> = spans.iter().map(|span| span.slot).collect();

@@ -15,7 +15,11 @@ pub const FAMILY: Family = Family {
         Bug { kind: Kind::Index, find: "row * z_stride", put: "row * width" },
         Bug { kind: Kind::Index, find: "    w += first;\n", put: "" },
         Bug { kind: Kind::Barrier, find: "block_sum(squares, partial)", put: "warp_sum(squares)" },
-        Bug { kind: Kind::Formula, find: "values[v] *= silu(gates[v])", put: "values[v] = silu(values[v]) * gates[v]" },
+        Bug {
+            kind: Kind::Formula,
+            find: "values[v] *= silu(gates[v])",
+            put: "values[v] = silu(values[v]) * gates[v]",
+        },
     ],
 };
 

@@ -49,7 +49,8 @@ const FAMILIES: &[&Family] = &[
 fn every_kernel_file_is_carried_and_compared() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels");
     let files = |folder: &Path, ending: &str| -> BTreeSet<String> {
-        let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let names =
+            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         names.filter(|name| name.ends_with(ending)).collect()
     };
     let carried: BTreeSet<String> = KERNELS.iter().map(|source| source.name.to_owned()).collect();
@@ -67,7 +68,15 @@ fn every_comparison_has_bugs_it_must_find() {
         assert!(kinds.len() >= 3 && kinds.contains(&Kind::Index), "{}: {kinds:?}", family.file);
         let text = family.source().text;
         let has = |words: &str| text.contains(words);
-        assert!(!has("__syncthreads") || kinds.contains(&Kind::Barrier), "{}: plant one at a barrier", family.file);
-        assert!(!has("slot") || kinds.contains(&Kind::State), "{}: plant one where state is carried", family.file);
+        assert!(
+            !has("__syncthreads") || kinds.contains(&Kind::Barrier),
+            "{}: plant one at a barrier",
+            family.file
+        );
+        assert!(
+            !has("slot") || kinds.contains(&Kind::State),
+            "{}: plant one where state is carried",
+            family.file
+        );
     }
 }

@@ -13,7 +13,11 @@ pub const FAMILY: Family = Family {
     file: "residual_rms_norm.cu",
     check,
     bugs: &[
-        Bug { kind: Kind::Index, find: "y += (size_t)blockIdx.x * width", put: "y += (size_t)source * width" },
+        Bug {
+            kind: Kind::Index,
+            find: "y += (size_t)blockIdx.x * width",
+            put: "y += (size_t)source * width",
+        },
         Bug { kind: Kind::Index, find: "rows ? rows[blockIdx.x] : blockIdx.x", put: "blockIdx.x" },
         Bug { kind: Kind::Barrier, find: "block_sum(squares, partial)", put: "warp_sum(squares)" },
         Bug { kind: Kind::State, find: "store_floats(h + i, values);", put: "" },
@@ -87,7 +91,13 @@ fn compare<R: Number, T: Number>(library: &Library, case: &Case) -> Result<(), S
     let (team, mut row_out) = (Team::new(1), vec![0.0; width]);
     for row in &chosen {
         let own = *row as usize * width..(*row as usize + 1) * width;
-        norm::rms(Crew { team: &team, compute: Compute::Float32 }, &sum[own.clone()], &weight, epsilon, &mut row_out);
+        norm::rms(
+            Crew { team: &team, compute: Compute::Float32 },
+            &sum[own.clone()],
+            &weight,
+            epsilon,
+            &mut row_out,
+        );
         want.extend_from_slice(&row_out);
         want_residual[own.clone()].copy_from_slice(&sum[own]);
     }

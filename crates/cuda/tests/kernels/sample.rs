@@ -11,16 +11,32 @@ pub const FAMILY: Family = Family {
     file: "sample.cu",
     check,
     bugs: &[
-        Bug { kind: Kind::Index, find: "blocks; first += THREADS / LANES", put: "blocks; first += THREADS / WARP" },
+        Bug {
+            kind: Kind::Index,
+            find: "blocks; first += THREADS / LANES",
+            put: "blocks; first += THREADS / WARP",
+        },
         Bug { kind: Kind::Index, find: "set[id / 64] >> id % 64", put: "set[id / 64] >> (id + 1) % 64" },
         Bug { kind: Kind::Index, find: "of_others + place - 1] = id", put: "place - 1] = id" },
         Bug { kind: Kind::Index, find: "at < count ? exponent", put: "at <= count ? exponent" },
         Bug { kind: Kind::Barrier, find: "        __syncthreads();  // all have read the bins\n", put: "" },
-        Bug { kind: Kind::Barrier, find: "        __syncthreads();  // all have read what is written now, and the counts\n", put: "" },
+        Bug {
+            kind: Kind::Barrier,
+            find: "        __syncthreads();  // all have read what is written now, and the counts\n",
+            put: "",
+        },
         Bug { kind: Kind::State, find: "before = under_digit", put: "before = 0" },
         Bug { kind: Kind::State, find: "kept += of_all", put: "kept = of_all" },
-        Bug { kind: Kind::Formula, find: "if (under + board->bins[d] >= target) break", put: "if (under + board->bins[d] > target) break" },
-        Bug { kind: Kind::Formula, find: "before + sums[b] > target", put: "before + sums[b] >= 1.001 * target" },
+        Bug {
+            kind: Kind::Formula,
+            find: "if (under + board->bins[d] >= target) break",
+            put: "if (under + board->bins[d] > target) break",
+        },
+        Bug {
+            kind: Kind::Formula,
+            find: "before + sums[b] > target",
+            put: "before + sums[b] >= 1.001 * target",
+        },
     ],
 };
 
@@ -44,7 +60,8 @@ fn check(library: &Library) -> Result<(), String> {
 /// Rows of every kind: spread, peaked, all equal, with ties and ids that cannot be; and three that cannot be drawn from.
 fn rows(vocabulary: usize, draw: &mut Draw) -> Vec<Vec<f32>> {
     let spread = draw.floats(vocabulary, 8.0);
-    let peaked: Vec<f32> = draw.floats(vocabulary, 1.0).iter().map(|v| if *v > 0.99 { 30.0 * v } else { *v }).collect();
+    let peaked: Vec<f32> =
+        draw.floats(vocabulary, 1.0).iter().map(|v| if *v > 0.99 { 30.0 * v } else { *v }).collect();
     let tied: Vec<f32> = draw.floats(vocabulary, 3.0).iter().map(|v| v.round()).collect();
     let mut holes = draw.floats(vocabulary, 4.0);
     holes.iter_mut().skip(1).step_by(3).for_each(|v| *v = f32::NEG_INFINITY);
@@ -52,7 +69,16 @@ fn rows(vocabulary: usize, draw: &mut Draw) -> Vec<Vec<f32>> {
     spoilt[vocabulary / 2] = f32::NAN;
     let mut endless = spread.clone();
     endless[vocabulary - 1] = f32::INFINITY;
-    vec![spread, peaked, vec![-0.0; vocabulary], tied, holes, spoilt, endless, vec![f32::NEG_INFINITY; vocabulary]]
+    vec![
+        spread,
+        peaked,
+        vec![-0.0; vocabulary],
+        tied,
+        holes,
+        spoilt,
+        endless,
+        vec![f32::NEG_INFINITY; vocabulary],
+    ]
 }
 
 fn compare(library: &Library, vocabulary: usize, seed: u64) -> Result<(), String> {
@@ -63,7 +89,8 @@ fn compare(library: &Library, vocabulary: usize, seed: u64) -> Result<(), String
     let mut few = Allowed::new(vocabulary);
     few.extend([1, vocabulary as u32 - 1, 64]);
     let sets = [some, few, Allowed::new(vocabulary)];
-    let free = Pick { row: 0, temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, allowed: None, uniform: 0.0 };
+    let free =
+        Pick { row: 0, temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, allowed: None, uniform: 0.0 };
     let filters = [
         free,
         Pick { temperature: 0.0, ..free },
@@ -80,7 +107,8 @@ fn compare(library: &Library, vocabulary: usize, seed: u64) -> Result<(), String
     let mut picks = Vec::new();
     for row in 0..rows.len() {
         for (at, filter) in filters.iter().enumerate() {
-            let uniform = if at == 0 { 0.0 } else { f64::from(draw.floats(1, 0.5)[0] + 0.5).min(1.0 - f64::EPSILON) };
+            let uniform =
+                if at == 0 { 0.0 } else { f64::from(draw.floats(1, 0.5)[0] + 0.5).min(1.0 - f64::EPSILON) };
             picks.push(Pick { row: row as u32, uniform, ..*filter });
         }
         picks.push(Pick { row: row as u32, uniform: 1.0 - f64::EPSILON, ..free });
@@ -92,7 +120,8 @@ fn compare(library: &Library, vocabulary: usize, seed: u64) -> Result<(), String
     };
 
     let logits = Memory::of(&rows.concat());
-    let asked = Memory::of(&picks.iter().map(|pick| sample::Pick::new(pick, set_of(pick))).collect::<Vec<_>>());
+    let asked =
+        Memory::of(&picks.iter().map(|pick| sample::Pick::new(pick, set_of(pick))).collect::<Vec<_>>());
     let allowed = Memory::of(&sets.iter().flat_map(|set| set.bits().to_vec()).collect::<Vec<u64>>());
     let ids = Memory::<u32>::unwritten(picks.len() * vocabulary);
     let lefts = Memory::<f32>::unwritten(picks.len() * vocabulary);
@@ -120,7 +149,10 @@ fn compare(library: &Library, vocabulary: usize, seed: u64) -> Result<(), String
         let got = answer.answer(kept);
         if !alike(&got, &want) {
             let asked = Pick { allowed: None, ..*asked };
-            return Err(format!("of {vocabulary} ids, {asked:?}, set {:?}: {got:?} for {want:?}", set_of(&asked)));
+            return Err(format!(
+                "of {vocabulary} ids, {asked:?}, set {:?}: {got:?} for {want:?}",
+                set_of(&asked)
+            ));
         }
     }
     Ok(())

@@ -71,7 +71,8 @@ impl Library {
         // SAFETY: the table is a list of constant entries that ends in null; names are constant strings.
         while let Some(kernel) = unsafe { entry.as_ref() } {
             // SAFETY: as above.
-            let [name, signature] = [kernel.name, kernel.signature].map(|text| unsafe { CStr::from_ptr(text) });
+            let [name, signature] =
+                [kernel.name, kernel.signature].map(|text| unsafe { CStr::from_ptr(text) });
             let [name, signature] = [name, signature].map(|text| text.to_str().unwrap().to_owned());
             kernels.insert(name, Kernel { entry, signature });
             entry = kernel.next;
@@ -85,7 +86,8 @@ impl Library {
         assert_eq!(launch.signature(), kernel.signature, "parameters of {}", launch.kernel);
         self.launched.lock().unwrap().insert(launch.kernel.to_owned());
         let mut words: Vec<u64> = launch.arguments.iter().map(|argument| argument.bits()).collect();
-        let mut arguments: Vec<*mut c_void> = words.iter_mut().map(|word| std::ptr::from_mut(word).cast()).collect();
+        let mut arguments: Vec<*mut c_void> =
+            words.iter_mut().map(|word| std::ptr::from_mut(word).cast()).collect();
         let entry = LaunchEntry {
             grid: launch.grid,
             block: [launch.threads, 1, 1],
@@ -146,9 +148,17 @@ fn compiled(source: Source<'_>) -> PathBuf {
 fn flags() -> Vec<&'static str> {
     // No contraction of a * b + c: what is meant to be one operation says fmaf.
     // -O1: some sixty libraries are built, and each is run for less time than -O2 takes.
-    let mut flags = vec!["-std=c++17", "-O1", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing", "-Wl,-Bsymbolic"];
+    let mut flags =
+        vec!["-std=c++17", "-O1", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing", "-Wl,-Bsymbolic"];
     // A planted bug may leave something unused.
-    flags.extend(["-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-Wno-unused", "-Wno-unused-parameter"]);
+    flags.extend([
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-Wno-unknown-pragmas",
+        "-Wno-unused",
+        "-Wno-unused-parameter",
+    ]);
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("fma") {
         flags.push("-mfma");

@@ -12,7 +12,11 @@ pub const FAMILY: Family = Family {
     file: "squared_relu.cu",
     check,
     bugs: &[
-        Bug { kind: Kind::Index, find: "blockIdx.x * blockDim.x + threadIdx.x", put: "blockIdx.x * VALUES + threadIdx.x" },
+        Bug {
+            kind: Kind::Index,
+            find: "blockIdx.x * blockDim.x + threadIdx.x",
+            put: "blockIdx.x * VALUES + threadIdx.x",
+        },
         Bug { kind: Kind::Index, find: "i < count; i += step", put: "i <= count; i += step" },
         Bug { kind: Kind::Index, find: "gridDim.x * blockDim.x * VALUES", put: "blockDim.x * VALUES" },
         Bug { kind: Kind::Formula, find: "values[v] < 0.0f ? 0.0f :", put: "values[v] < -0.5f ? 0.0f :" },

@@ -16,12 +16,32 @@ pub const FAMILY: Family = Family {
     file: "ssm.cu",
     check,
     bugs: &[
-        Bug { kind: Kind::Index, find: "upper ? sums[i] : sums[4 + i]", put: "upper ? sums[4 + i] : sums[i]" },
-        Bug { kind: Kind::Index, find: "load_floats(row + inputs.x + first, x)", put: "load_floats(row + inputs.x, x)" },
-        Bug { kind: Kind::Index, find: "i = lane; i < n; i += WARP", put: "i = lane; i + WARP <= n; i += WARP" },
-        Bug { kind: Kind::State, find: "if (span.start > 0) load_floats", put: "if (span.start > 1) load_floats" },
+        Bug {
+            kind: Kind::Index,
+            find: "upper ? sums[i] : sums[4 + i]",
+            put: "upper ? sums[4 + i] : sums[i]",
+        },
+        Bug {
+            kind: Kind::Index,
+            find: "load_floats(row + inputs.x + first, x)",
+            put: "load_floats(row + inputs.x, x)",
+        },
+        Bug {
+            kind: Kind::Index,
+            find: "i = lane; i < n; i += WARP",
+            put: "i = lane; i + WARP <= n; i += WARP",
+        },
+        Bug {
+            kind: Kind::State,
+            find: "if (span.start > 0) load_floats",
+            put: "if (span.start > 1) load_floats",
+        },
         Bug { kind: Kind::State, find: "span.start == 0 && t == 0", put: "t == 0" },
-        Bug { kind: Kind::State, find: "for (int r = 0; r < ROWS; r++) store_floats", put: "for (int r = 1; r < ROWS; r++) store_floats" },
+        Bug {
+            kind: Kind::State,
+            find: "for (int r = 0; r < ROWS; r++) store_floats",
+            put: "for (int r = 1; r < ROWS; r++) store_floats",
+        },
         Bug { kind: Kind::Formula, find: "fmaf(d[head], widen(row[p]), sum)", put: "sum" },
     ],
 };
@@ -32,14 +52,30 @@ pub const CHUNKED: Family = Family {
     bugs: &[
         Bug { kind: Kind::Index, find: "s <= t ?", put: "s < t ?" },
         Bug { kind: Kind::Index, find: "thread < rows) step", put: "thread <= rows) step" },
-        Bug { kind: Kind::Barrier, find: "        __syncthreads();  // nobody reads the chunk before any more\n", put: "" },
+        Bug {
+            kind: Kind::Barrier,
+            find: "        __syncthreads();  // nobody reads the chunk before any more\n",
+            put: "",
+        },
         Bug { kind: Kind::Barrier, find: "        __syncthreads();  // the steps are there\n", put: "" },
         Bug { kind: Kind::Barrier, find: "        copy_wait<0>();\n", put: "" },
-        Bug { kind: Kind::Barrier, find: "        __syncthreads();  // L, the state and the copies of all threads are there\n", put: "" },
+        Bug {
+            kind: Kind::Barrier,
+            find: "        __syncthreads();  // L, the state and the copies of all threads are there\n",
+            put: "",
+        },
         Bug { kind: Kind::State, find: "carried[m][j][i] *= decay", put: "carried[m][j][i] *= 1.0f" },
         Bug { kind: Kind::State, find: "expf(last - sums[s]) * steps[s]", put: "steps[s]" },
-        Bug { kind: Kind::State, find: "state + span.slot * slot_stride", put: "state + blockIdx.y * slot_stride" },
-        Bug { kind: Kind::State, find: "if (span.start > 0) load_floats", put: "if (span.start > 999) load_floats" },
+        Bug {
+            kind: Kind::State,
+            find: "state + span.slot * slot_stride",
+            put: "state + blockIdx.y * slot_stride",
+        },
+        Bug {
+            kind: Kind::State,
+            find: "if (span.start > 0) load_floats",
+            put: "if (span.start > 999) load_floats",
+        },
         // Without its lower half the state is only bfloat16.
         Bug { kind: Kind::Formula, find: "mma(carried[m][j], x, lower[j]);", put: "" },
     ],
@@ -77,7 +113,8 @@ fn config(heads: usize, groups: usize, head_dim: usize, state: usize) -> SsmConf
 
 fn check(library: &Library) -> Result<(), String> {
     let clamped = SsmConfig { time_step_limit: (0.3, 0.9), ..config(2, 1, 16, 128) };
-    let shapes = [config(4, 2, 80, 128), config(2, 1, 64, 128), config(4, 2, 10, 19), config(2, 2, 40, 96), clamped];
+    let shapes =
+        [config(4, 2, 80, 128), config(2, 1, 64, 128), config(4, 2, 10, 19), config(2, 2, 40, 96), clamped];
     for config in &shapes {
         for of in [DECODE, RAGGED] {
             compare::<f32, f32>(library, config, of, |op| op.launch())?;
@@ -139,16 +176,23 @@ fn compare<T: Number, S: Number>(
 
     let (mut want, mut want_state) = (vec![0.0; count * inner], before);
     for (span, head) in spans.iter().flat_map(|span| (0..heads).map(move |head| (span, head))) {
-        let own = &mut want_state[span.slot as usize * stride + offset + head * head_dim * n..][..head_dim * n];
+        let own =
+            &mut want_state[span.slot as usize * stride + offset + head * head_dim * n..][..head_dim * n];
         if span.start == 0 && span.length > 0 {
             own.fill(0.0);
         }
-        let weights = Head { a: a[head], d: d[head], dt_bias: dt_bias[head], dt_limit: config.time_step_limit };
+        let weights =
+            Head { a: a[head], d: d[head], dt_bias: dt_bias[head], dt_limit: config.time_step_limit };
         let group = head / (heads / groups) * n;
         let token = |row: usize| {
             let (x, shared) = mixed.row(row).split_at(inner);
             let (b, c) = shared.split_at(groups * n);
-            Token { x: &x[head * head_dim..][..head_dim], b: &b[group..][..n], c: &c[group..][..n], dt: dt.row(row)[head] }
+            Token {
+                x: &x[head * head_dim..][..head_dim],
+                b: &b[group..][..n],
+                c: &c[group..][..n],
+                dt: dt.row(row)[head],
+            }
         };
         let rows = span.base as usize..(span.base + span.length) as usize;
         let mut y = vec![0.0; rows.len() * head_dim];
@@ -173,6 +217,11 @@ fn compare<T: Number, S: Number>(
     );
     // A state in bfloat16 is rounded after each call or, by the plain kernel, after each token.
     let tolerance = if S::TOLERANCE > 1e-3 { 2.5 * S::TOLERANCE } else { 2e-5 };
-    near(&what, &widened(&out.read()?), &want, T::TOLERANCE.max(1e-5).max(if S::TOLERANCE > 1e-3 { tolerance } else { 0.0 }))?;
+    near(
+        &what,
+        &widened(&out.read()?),
+        &want,
+        T::TOLERANCE.max(1e-5).max(if S::TOLERANCE > 1e-3 { tolerance } else { 0.0 }),
+    )?;
     near(format!("state, {what}"), &widened(&state.read()?), &want_state, tolerance)
 }

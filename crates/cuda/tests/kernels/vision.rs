@@ -28,10 +28,18 @@ pub const GELU: Family = Family {
     file: "bias_gelu.cu",
     check: check_gelu,
     bugs: &[
-        Bug { kind: Kind::Index, find: "x += (size_t)blockIdx.y * width", put: "x += (size_t)blockIdx.y * gridDim.x * blockDim.x * VALUES" },
+        Bug {
+            kind: Kind::Index,
+            find: "x += (size_t)blockIdx.y * width",
+            put: "x += (size_t)blockIdx.y * gridDim.x * blockDim.x * VALUES",
+        },
         Bug { kind: Kind::Index, find: "    if (i >= width) return;\n", put: "" },
         Bug { kind: Kind::Index, find: "load_floats(b + i, bias)", put: "load_floats(b + i % 256, bias)" },
-        Bug { kind: Kind::Formula, find: "erff(value * 0.707106781f)", put: "tanhf(0.797884561f * (value + 0.044715f * value * value * value))" },
+        Bug {
+            kind: Kind::Formula,
+            find: "erff(value * 0.707106781f)",
+            put: "tanhf(0.797884561f * (value + 0.044715f * value * value * value))",
+        },
     ],
 };
 
@@ -39,10 +47,22 @@ pub const PATCHES: Family = Family {
     file: "patches.cu",
     check: check_patches,
     bugs: &[
-        Bug { kind: Kind::Index, find: "y = i / side % side, x = i % side", put: "x = i / side % side, y = i % side" },
+        Bug {
+            kind: Kind::Index,
+            find: "y = i / side % side, x = i % side",
+            put: "x = i / side % side, y = i % side",
+        },
         Bug { kind: Kind::Index, find: "blockIdx.y * 3 * tile * tile", put: "blockIdx.y * tile * tile" },
-        Bug { kind: Kind::Index, find: "positions + (size_t)patch * width", put: "positions + (size_t)token * width" },
-        Bug { kind: Kind::Index, find: "blockIdx.y * (prefixes + count) + token", put: "blockIdx.y * count + token" },
+        Bug {
+            kind: Kind::Index,
+            find: "positions + (size_t)patch * width",
+            put: "positions + (size_t)token * width",
+        },
+        Bug {
+            kind: Kind::Index,
+            find: "blockIdx.y * (prefixes + count) + token",
+            put: "blockIdx.y * count + token",
+        },
     ],
 };
 
@@ -52,7 +72,11 @@ pub const SHUFFLE: Family = Family {
     bugs: &[
         Bug { kind: Kind::Index, find: "a = patch / s, b = patch % s", put: "b = patch / s, a = patch % s" },
         Bug { kind: Kind::Index, find: "swapped ? column : row", put: "row" },
-        Bug { kind: Kind::Index, find: "(prefixes + side * side) + prefixes)", put: "(prefixes + side * side))" },
+        Bug {
+            kind: Kind::Index,
+            find: "(prefixes + side * side) + prefixes)",
+            put: "(prefixes + side * side))",
+        },
     ],
 };
 
@@ -61,9 +85,17 @@ pub const ATTENTION: Family = Family {
     check: check_attention,
     bugs: &[
         Bug { kind: Kind::Index, find: "(int)(tokens - lot * TOKENS)", put: "(int)TOKENS" },
-        Bug { kind: Kind::Index, find: "qkv += (size_t)blockIdx.z * tokens * stride", put: "qkv += (size_t)blockIdx.z * TOKENS * stride" },
+        Bug {
+            kind: Kind::Index,
+            find: "qkv += (size_t)blockIdx.z * tokens * stride",
+            put: "qkv += (size_t)blockIdx.z * TOKENS * stride",
+        },
         Bug { kind: Kind::Barrier, find: "        copy_wait<0>();\n", put: "" },
-        Bug { kind: Kind::Barrier, find: "        __syncthreads();  // this lot may be overwritten, the next one is there\n", put: "" },
+        Bug {
+            kind: Kind::Barrier,
+            find: "        __syncthreads();  // this lot may be overwritten, the next one is there\n",
+            put: "",
+        },
         Bug { kind: Kind::State, find: "begin_lot(lot + 1)", put: "begin_lot(lot)" },
     ],
 };
@@ -128,7 +160,13 @@ fn check_layer_norm(library: &Library) -> Result<(), String> {
     Ok(())
 }
 
-fn layer_norm<T: Number>(library: &Library, rows: usize, width: usize, delta: bool, last: bool) -> Result<(), String> {
+fn layer_norm<T: Number>(
+    library: &Library,
+    rows: usize,
+    width: usize,
+    delta: bool,
+    last: bool,
+) -> Result<(), String> {
     let mut draw = Draw::new(19);
     // A mean far from 0, so that a variance by the difference of two sums would show.
     let mut hidden: Vec<f32> = draw.floats(rows * width, 1.0).iter().map(|value| value + 9.0).collect();
@@ -167,7 +205,6 @@ fn layer_norm<T: Number>(library: &Library, rows: usize, width: usize, delta: bo
     near(what, &widened(&out.read()?), &want, T::TOLERANCE.max(1e-5))
 }
 
-
 fn check_gelu(library: &Library) -> Result<(), String> {
     for (rows, width) in [(1, 8), (3, 2088)] {
         gelu::<f32>(library, rows, width)?;
@@ -200,7 +237,8 @@ fn check_attention(library: &Library) -> Result<(), String> {
         let mut want = vec![0.0; tiles * tokens * config.hidden];
         for (row, out) in want.chunks_exact_mut(config.hidden).enumerate() {
             for (head, out) in out.chunks_exact_mut(size).enumerate() {
-                let part = |row: usize, part: usize| &qkv[(row * 3 + part) * config.hidden + head * size..][..size];
+                let part =
+                    |row: usize, part: usize| &qkv[(row * 3 + part) * config.hidden + head * size..][..size];
                 let of_tile = row / tokens * tokens..(row / tokens + 1) * tokens;
                 let [keys, values]: [Vec<f32>; 2] =
                     [1, 2].map(|which| of_tile.clone().flat_map(|row| part(row, which).to_vec()).collect());
@@ -252,7 +290,9 @@ fn show(swapped: bool) -> Shown {
     let config = config(24, 1, 24, 4, swapped);
     let (count, values) = (config.patches_side().pow(2), 3 * config.patch * config.patch);
     let mut draw = Draw::new(25);
-    let matrix = |draw: &mut Draw, out: usize, input: usize| Matrix::from_f32(out, input, &draw.floats(out * input, 0.5));
+    let matrix = |draw: &mut Draw, out: usize, input: usize| {
+        Matrix::from_f32(out, input, &draw.floats(out * input, 0.5))
+    };
     let weights = VisionWeights {
         embedder: matrix(&mut draw, config.hidden, values),
         positions: draw.floats(count * config.hidden, 1.0),
@@ -264,8 +304,9 @@ fn show(swapped: bool) -> Shown {
             down: matrix(&mut draw, 8, config.projector_hidden),
         },
     };
-    let tiles: Vec<Tile> =
-        (0..TILES).map(|_| Tile { pixels: draw.floats(3 * config.tile.pow(2), 2.0), hash: [0; 32] }).collect();
+    let tiles: Vec<Tile> = (0..TILES)
+        .map(|_| Tile { pixels: draw.floats(3 * config.tile.pow(2), 2.0), hash: [0; 32] })
+        .collect();
     let (team, mut entering, mut shuffled) = (Team::new(1), Vec::new(), Vec::new());
     let crew = Crew { team: &team, compute: Compute::Float32 };
     let mut see = |stage: Stage, values: &[f32]| match stage {
@@ -320,7 +361,12 @@ fn check_shuffle(library: &Library) -> Result<(), String> {
     Ok(())
 }
 
-fn shuffle<T: Number>(library: &Library, config: &VisionConfig, from: &[f32], want: &[f32]) -> Result<(), String> {
+fn shuffle<T: Number>(
+    library: &Library,
+    config: &VisionConfig,
+    from: &[f32],
+    want: &[f32],
+) -> Result<(), String> {
     let (hidden, out) = (Memory::of(&stored::<T>(from)), Memory::<T>::unwritten(want.len()));
     library.run(&pixel_shuffle(config, PREFIXES, hidden.view(), out.view()))?;
     same("shuffled rows", &widened(&out.read()?), &rounded::<T>(want))
