@@ -93,6 +93,7 @@ impl Launch {
 fn site(spec: &furrow_tasks::SiteSpec) -> Site {
     let root = match &spec.root {
         SiteRoot::Folder(folder) => Root::Folder(folder.clone()),
+        SiteRoot::Layers(folders) => Root::Layers(folders.clone()),
         SiteRoot::Wheel { path, prefix } => {
             Root::Zip { path: path.clone(), prefix: prefix.trim_end_matches('/').to_owned() }
         }

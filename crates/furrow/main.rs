@@ -5,6 +5,7 @@ mod job;
 mod launch;
 mod output;
 mod progress;
+mod prove;
 mod run_dir;
 
 use std::path::PathBuf;

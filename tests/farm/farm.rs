@@ -354,7 +354,7 @@ fn scratch_of(pids: &[u32]) -> Vec<String> {
     names.filter(|name| pids.iter().any(|pid| name.starts_with(&format!("furrow-env-{pid}-")))).collect()
 }
 
-fn browser_setting() -> Vec<String> {
+pub fn browser_setting() -> Vec<String> {
     std::env::var("FURROW_BROWSER").map(|path| vec![format!("env.browser={path}")]).unwrap_or_default()
 }
 

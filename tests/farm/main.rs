@@ -8,3 +8,4 @@ mod farm;
 mod kills;
 mod planted;
 mod recompute;
+mod web;

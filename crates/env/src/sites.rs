@@ -32,6 +32,8 @@ pub struct Site {
 pub enum Root {
     /// A folder; nothing outside it is served, whatever links it holds.
     Folder(PathBuf),
+    /// Folders laid over one another: the first that has a file serves it.
+    Layers(Vec<PathBuf>),
     /// The entries of a zip archive below a prefix.
     Zip {
         /// The archive.
@@ -170,8 +172,14 @@ impl Sites {
 /// An opened root.
 #[derive(Debug)]
 enum Shelf {
-    Folder { root: PathBuf },
-    Zip { archive: ZipArchive<SharedFile>, prefix: String },
+    /// Opened folders; the first that has a file serves it.
+    Folders {
+        roots: Vec<PathBuf>,
+    },
+    Zip {
+        archive: ZipArchive<SharedFile>,
+        prefix: String,
+    },
 }
 
 /// A file as it is sent.
@@ -198,19 +206,22 @@ enum Miss {
 impl Shelf {
     fn open(site: &Site) -> Result<Self, SiteError> {
         match &site.root {
-            Root::Folder(path) => Self::open_folder(&site.host, path),
+            Root::Folder(path) => Self::open_folders(&site.host, std::slice::from_ref(path)),
+            Root::Layers(paths) => Self::open_folders(&site.host, paths),
             Root::Zip { path, prefix } => Self::open_zip(&site.host, path, prefix),
         }
     }
 
-    fn open_folder(host: &str, path: &Path) -> Result<Self, SiteError> {
-        let opened = path.canonicalize().and_then(|root| std::fs::read_dir(&root).map(|_| root));
-        let root = opened.map_err(|source| SiteError::Folder {
-            host: host.to_owned(),
-            path: path.to_owned(),
-            source,
-        })?;
-        Ok(Self::Folder { root })
+    fn open_folders(host: &str, paths: &[PathBuf]) -> Result<Self, SiteError> {
+        let open = |path: &PathBuf| {
+            let opened = path.canonicalize().and_then(|root| std::fs::read_dir(&root).map(|_| root));
+            opened.map_err(|source| SiteError::Folder {
+                host: host.to_owned(),
+                path: path.to_owned(),
+                source,
+            })
+        };
+        Ok(Self::Folders { roots: paths.iter().map(open).collect::<Result<_, _>>()? })
     }
 
     fn open_zip(host: &str, path: &Path, prefix: &str) -> Result<Self, SiteError> {
@@ -243,19 +254,19 @@ impl Shelf {
 
     fn has(&self, relative: &str) -> bool {
         match self {
-            Self::Folder { root } => inside(root, relative).is_ok_and(|path| path.is_file()),
+            Self::Folders { roots } => {
+                roots.iter().any(|root| inside(root, relative).is_ok_and(|path| path.is_file()))
+            }
             Self::Zip { archive, prefix } => archive.index_for_name(&format!("{prefix}{relative}")).is_some(),
         }
     }
 
     fn read(&self, relative: &str, bytes_max: u64) -> Result<Bytes, Miss> {
         match self {
-            Self::Folder { root } => {
-                let path = inside(root, relative)?;
-                if !path.is_file() {
-                    return Err(Miss::NotFound);
-                }
-                read_capped(File::open(path).map_err(Miss::from)?, bytes_max)
+            Self::Folders { roots } => {
+                let looked = roots.iter().map(|root| read_file(root, relative, bytes_max));
+                let mut found = looked.skip_while(|found| matches!(found, Err(Miss::NotFound)));
+                found.next().unwrap_or(Err(Miss::NotFound))
             }
             Self::Zip { archive, prefix } => {
                 // A clone shares the file and its table of contents, so that two readers never wait for each other.
@@ -373,6 +384,14 @@ fn hex_byte(digits: &[u8]) -> Option<u8> {
 fn inside(root: &Path, relative: &str) -> Result<PathBuf, Miss> {
     let path = root.join(relative).canonicalize().map_err(Miss::from)?;
     if path.starts_with(root) { Ok(path) } else { Err(Miss::NotFound) }
+}
+
+fn read_file(root: &Path, relative: &str, bytes_max: u64) -> Result<Bytes, Miss> {
+    let path = inside(root, relative)?;
+    if !path.is_file() {
+        return Err(Miss::NotFound);
+    }
+    read_capped(File::open(path).map_err(Miss::from)?, bytes_max)
 }
 
 fn read_capped(source: impl Read, bytes_max: u64) -> Result<Bytes, Miss> {
@@ -588,6 +607,31 @@ mod tests {
                 assert!(!got.1.contains("secret"), "{host} {path}");
                 assert_eq!(got.2[header::CACHE_CONTROL], "no-store", "{host} {path}");
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn of_folders_laid_over_one_another_the_first_that_has_a_file_serves_it() {
+        let (above, below) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for (home, name, text) in
+            [(&above, "both.txt", "above"), (&below, "both.txt", "below"), (&below, "kit/only.js", "kit")]
+        {
+            let path = home.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        std::fs::write(above.path().join("long.txt"), "x".repeat(1001)).unwrap();
+        std::fs::write(below.path().join("long.txt"), "short").unwrap();
+        let root = Root::Layers(vec![above.path().to_owned(), below.path().to_owned()]);
+        let sites = Sites::open(&[Site { host: "s.test".into(), root }], LIMITS).unwrap();
+        for (path, status, text) in [
+            ("/both.txt", 200, "above"),
+            ("/kit/only.js", 200, "kit"),
+            ("/none.txt", 404, "no such page"),
+            ("/long.txt", 500, "site_file_bytes_max"),
+        ] {
+            let (got, body, _) = ask(&sites, "s.test", Method::GET, path).await;
+            assert!(got == status && body.contains(text), "{path}: {got} {body}");
         }
     }
 

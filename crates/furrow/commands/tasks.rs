@@ -5,16 +5,16 @@ use furrow_tasks::{Sampler, TaskSet, TaskSpec};
 use serde_json::{Value, json};
 
 use crate::job::Job;
-use crate::launch::Launch;
-use crate::{Failure, JobArgs, output};
+use crate::launch::{self, Launch};
+use crate::{Failure, JobArgs, output, prove};
 
 /// What to do with the tasks.
 #[derive(Debug, Subcommand)]
 pub enum TasksCommand {
     /// List every task
     List(ListArgs),
-    /// Check every task file and say all that is wrong
-    Check(ListArgs),
+    /// Check every task file and say all that is wrong; with --all prove each demonstrated task in a browser
+    Check(CheckArgs),
     /// Show which task each of the first groups draws
     Sample(SampleArgs),
 }
@@ -24,6 +24,22 @@ pub enum TasksCommand {
 pub struct ListArgs {
     #[command(flatten)]
     job: JobArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Which job, and how far to look.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    job: JobArgs,
+    /// Prove every demonstrated task in a real browser: its demonstration earns reward 1, doing nothing and guessing earn nothing
+    #[arg(long)]
+    all: bool,
+    /// Seeds to prove each task with
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    seeds: u64,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -61,13 +77,26 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn check(args: &ListArgs) -> Result<(), Failure> {
-    let (_, set) = load(&args.job)?;
+fn check(args: &CheckArgs) -> Result<(), Failure> {
+    let launch = Launch::read(&args.job)?;
+    if args.all {
+        return prove_all(args, &launch);
+    }
+    let set = launch.set;
     if args.json {
         return Ok(output::json(&json!({ "tasks": set.specs().len(), "notes": set.notes() }))?);
     }
     output::line(format!("{} tasks, nothing wrong", set.specs().len()));
     Ok(())
+}
+
+fn prove_all(args: &CheckArgs, launch: &Launch) -> Result<(), Failure> {
+    let Launch { job, set } = launch;
+    let at_once = job.env.sessions_max as usize;
+    launch::runtime()?.block_on(async {
+        let stages = launch.stages(None).await?;
+        prove::prove(set, stages, &job.policy.session, args.seeds, at_once, args.json).await
+    })
 }
 
 fn sample(args: &SampleArgs) -> Result<(), Failure> {

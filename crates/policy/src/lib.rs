@@ -14,7 +14,7 @@ pub mod draw;
 mod engine;
 mod features;
 pub mod grammar;
-mod hint;
+pub mod hint;
 mod model;
 mod park;
 mod policy;

@@ -49,6 +49,8 @@ pub struct SourceFile {
     /// `train`, `validation`, `test` or `eval` for all of its tasks, whatever their lines say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub split: Option<String>,
+    /// Splits to take, empty for all: of a suite whose tasks have splits of their own, such as the offline web.
+    pub splits: Vec<String>,
     /// Truncates after this many steps, whatever the tasks' lines say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_steps: Option<u32>,
@@ -107,6 +109,8 @@ pub struct SourceConfig {
     pub exclude: Vec<String>,
     /// Split of all its tasks.
     pub split: Option<Split>,
+    /// Splits to take, empty for all.
+    pub splits: Vec<Split>,
     /// Step limit of all its tasks.
     pub max_steps: Option<u32>,
     /// Hosts all its tasks may reach beside their own.
@@ -178,6 +182,11 @@ impl SourceFile {
             problems
                 .push(format!("{key}.split: {given:?} is not known; use train, validation, test or eval"));
         }
+        for given in self.splits.iter().filter(|given| Split::parse(given).is_none()) {
+            let given = short(given);
+            problems
+                .push(format!("{key}.splits: {given:?} is not known; use train, validation, test or eval"));
+        }
         SourceConfig {
             suite: self.suite,
             path: base.join(self.path),
@@ -186,6 +195,7 @@ impl SourceFile {
             include: self.include,
             exclude: self.exclude,
             split,
+            splits: self.splits.iter().filter_map(|given| Split::parse(given)).collect(),
             max_steps: self.max_steps,
             allow_hosts: self.allow_hosts,
             weight: self.weight,
@@ -283,6 +293,7 @@ impl Default for SourceFile {
             include: Vec::new(),
             exclude: Vec::new(),
             split: None,
+            splits: Vec::new(),
             max_steps: None,
             allow_hosts: Vec::new(),
             weight: 1.0,
@@ -362,6 +373,7 @@ mod tests {
         refused(|file| file.source[0].pages = Some("x".into()), "tasks.source[0].pages: only suite miniwob");
         refused(|file| file.source[0].path = PathBuf::new(), "tasks.source[0].path: missing");
         refused(|file| file.source[0].split = Some("dev".into()), "tasks.source[0].split: \"dev\"");
+        refused(|file| file.source[0].splits.push("dev".into()), "tasks.source[0].splits: \"dev\"");
         refused(|file| file.source[0].repeat = 0, "tasks.source[0].repeat: 0 is out of range");
         refused(|file| file.source[0].max_steps = Some(0), "tasks.source[0].max_steps: 0");
         refused(

@@ -18,6 +18,7 @@ mod score;
 mod sites;
 mod starter;
 mod suite;
+mod web;
 mod webvoyager;
 
 pub use config::{SamplerKind, SourceConfig, SourceFile, TasksConfig, TasksFile};

@@ -58,17 +58,18 @@ pub(crate) fn load(source: &SourceConfig, problems: &mut Vec<String>) -> Loaded 
     let rows = jsonl::read(&file, problems);
     let pages: Vec<_> = rows.iter().filter_map(|row| read_page(row, source, &place, problems)).collect();
     let files: Vec<&str> = pages.iter().map(|(_, page)| page.file.as_str()).collect();
-    let site = source.pages.as_deref().and_then(|path| match miniwob_root(path, &files) {
+    let sites = source.pages.as_deref().and_then(|path| match miniwob_root(path, &files) {
         Ok(root) => Some(SiteSpec { host: HOST.to_owned(), root }),
         Err(problem) => {
             problems.push(format!("{}.pages: {problem}", source.key));
             None
         }
     });
+    let sites = sites.into_iter().collect();
     let lines = pages.iter().map(|(row, _)| row.line).collect();
     let specs =
         pages.into_iter().filter_map(|(row, page)| make_task(row, page, source, &place, problems)).collect();
-    Loaded { specs, site, lines, place }
+    Loaded { specs, sites, lines, place }
 }
 
 fn read_page<'a>(

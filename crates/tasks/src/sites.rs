@@ -32,6 +32,8 @@ pub struct SiteSpec {
 pub enum SiteRoot {
     /// A folder.
     Folder(PathBuf),
+    /// Folders laid over one another: the first that has a file serves it.
+    Layers(Vec<PathBuf>),
     /// A part of a zip archive.
     Wheel {
         /// The archive.

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use crate::jsonl::{Common, refuse_repeated};
 use crate::sites::hex;
-use crate::{Scorer, SiteSpec, SourceConfig, TasksConfig, glob, miniwob, starter, webvoyager};
+use crate::{Scorer, SiteSpec, SourceConfig, TasksConfig, glob, miniwob, starter, web, webvoyager};
 
 /// Planned tasks of a whole job, repetitions included; 4 bytes each in the sampler.
 const PLAN_MAX: u64 = 10_000_000;
@@ -54,7 +54,7 @@ pub(crate) struct Defaults {
 #[derive(Default)]
 pub(crate) struct Loaded {
     pub(crate) specs: Vec<TaskSpec>,
-    pub(crate) site: Option<SiteSpec>,
+    pub(crate) sites: Vec<SiteSpec>,
     /// The file's name in problems, and the line of each row, in the order of `specs` when nothing was wrong.
     pub(crate) place: String,
     pub(crate) lines: Vec<usize>,
@@ -150,19 +150,21 @@ impl TaskSet {
             refuse_repeated(&loaded.place, loaded.lines.iter().copied().zip(ids), problems);
         }
         let mut specs = loaded.specs;
-        specs.retain(|spec| source.takes(&spec.task.task_id));
+        specs.retain(|spec| source.takes(&spec.task));
         if specs.is_empty() && problems.len() == before {
-            problems.push(format!("{}: no task is left; widen include, shorten exclude", source.key));
+            problems
+                .push(format!("{}: no task is left; widen include or splits, shorten exclude", source.key));
         }
         let weight = source.weight / (specs.len().max(1) as f64 * f64::from(source.repeat));
         specs.iter_mut().for_each(|spec| spec.weight = weight);
         self.note_judged(source, &specs);
         self.specs.append(&mut specs);
-        self.add_site(loaded.site, source, problems);
+        for site in loaded.sites {
+            self.add_site(site, source, problems);
+        }
     }
 
-    fn add_site(&mut self, site: Option<SiteSpec>, source: &SourceConfig, problems: &mut Vec<String>) {
-        let Some(site) = site else { return };
+    fn add_site(&mut self, site: SiteSpec, source: &SourceConfig, problems: &mut Vec<String>) {
         match self.sites.iter().find(|other| other.host == site.host) {
             None => self.sites.push(site),
             Some(other) if *other == site => {}
@@ -213,7 +215,7 @@ impl TaskSet {
 
 /// Which loader: by the suite's name, else by what lies at its path.
 fn load_source(source: &SourceConfig, problems: &mut Vec<String>) -> Loaded {
-    let has_pages = source.suite == "miniwob" || starter::is_folder(source);
+    let has_pages = source.suite == "miniwob" || source.path.is_dir();
     if source.answers.is_some() && has_pages {
         problems.push(format!(
             "{}.answers: only a task file of WebVoyager's has reference answers; remove it",
@@ -222,6 +224,8 @@ fn load_source(source: &SourceConfig, problems: &mut Vec<String>) -> Loaded {
     }
     if source.suite == "miniwob" {
         miniwob::load(source, problems)
+    } else if web::is_folder(source) {
+        web::load(source, problems)
     } else if starter::is_folder(source) {
         starter::load(source, problems)
     } else {
@@ -230,8 +234,11 @@ fn load_source(source: &SourceConfig, problems: &mut Vec<String>) -> Loaded {
 }
 
 impl SourceConfig {
-    fn takes(&self, id: &str) -> bool {
-        (self.include.is_empty() || glob::any_fits(&self.include, id)) && !glob::any_fits(&self.exclude, id)
+    fn takes(&self, task: &Task) -> bool {
+        let id = &task.task_id;
+        let asked_for = self.include.is_empty() || glob::any_fits(&self.include, id);
+        let in_split = self.splits.is_empty() || self.splits.contains(&task.split);
+        asked_for && in_split && !glob::any_fits(&self.exclude, id)
     }
 }
 

@@ -51,7 +51,7 @@ pub(crate) fn load(source: &SourceConfig, problems: &mut Vec<String>) -> Loaded 
             }
         })
         .collect();
-    Loaded { specs, site: None, lines: rows.iter().map(|row| row.line).collect(), place }
+    Loaded { specs, sites: Vec::new(), lines: rows.iter().map(|row| row.line).collect(), place }
 }
 
 /// A row is WebVoyager's when it has one of its keys and not ours of the same meaning.

@@ -1,0 +1,293 @@
+//! Suites of whole sites: a folder with `sites/<site>/`, each served as `http://<site>.<suite>.test/`, and what they share.
+//!
+//! ```text
+//! shared/                 laid under every site: /kit/…
+//! solve.js                what every demonstration begins with
+//! sites/<site>/www/       what is served
+//! sites/<site>/tasks.jsonl, sites/<site>/solve.js
+//! ```
+//!
+//! A line of `tasks.jsonl` is a template: the site draws task and content from (split, seed). A template of the train split is
+//! a task of all three splits: `shop-price`, `shop-price@validation` and `shop-price@test` never show the same world, since
+//! the split is part of what names the draw. A template of another split belongs to that split alone, so validation and
+//! test have templates that training never sees.
+
+use std::path::{Path, PathBuf};
+
+use furrow_rollout::{Clock, ImageFormat, ObservationSpec, PageHooks, Size, Split};
+use serde_json::{Value, json};
+use url::Url;
+
+use crate::jsonl::{self, Common, Row, refuse_repeated};
+use crate::starter::read_script;
+use crate::suite::{Defaults, Loaded, TaskSpec};
+use crate::{Scorer, SiteRoot, SiteSpec, SourceConfig};
+
+const PROBE: &str = include_str!("hooks/web_probe.js");
+
+/// Sites of one suite.
+const SITES_MAX: usize = 200;
+
+/// The viewport that WebVoyager's sites are looked at, near enough; JPEG as for the live web.
+const DEFAULTS: Defaults = Defaults {
+    split: Split::Train,
+    max_steps: 30,
+    time_limit_millis: 600_000,
+    viewport: Size::new(1280, 720),
+    observation: ObservationSpec { format: ImageFormat::Jpeg { quality: 80 }, clip: None, square: false },
+    clock: Clock::Real,
+};
+
+/// One site of the suite.
+struct Place {
+    name: String,
+    folder: PathBuf,
+    host: String,
+    url: Url,
+    /// The demonstrations' common beginning and the site's own; `None` where the site has none.
+    solve: Option<String>,
+}
+
+/// Whether a source is laid out this way.
+pub(crate) fn is_folder(source: &SourceConfig) -> bool {
+    source.path.join("sites").is_dir()
+}
+
+/// Loads the templates of all sites, each as the tasks it stands for.
+pub(crate) fn load(source: &SourceConfig, problems: &mut Vec<String>) -> Loaded {
+    if source.split.is_some() {
+        problems.push(format!(
+            "{}.split: the tasks of this suite have splits of their own; use splits = [\"train\"] to take some",
+            source.key
+        ));
+    }
+    let mut loaded = Loaded { place: source.path.display().to_string(), ..Loaded::default() };
+    for name in site_names(source, problems) {
+        let Some(place) = open(source, name, problems) else { continue };
+        load_site(&place, source, &mut loaded, problems);
+    }
+    loaded
+}
+
+fn site_names(source: &SourceConfig, problems: &mut Vec<String>) -> Vec<String> {
+    let folder = source.path.join("sites");
+    let entries = std::fs::read_dir(&folder).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let entries = match entries {
+        Ok(entries) if entries.len() <= SITES_MAX => entries,
+        Ok(entries) => {
+            let count = entries.len();
+            problems.push(format!("{}: holds {count} sites, at most {SITES_MAX}", folder.display()));
+            return Vec::new();
+        }
+        Err(error) => {
+            problems.push(format!("{}: cannot be read: {error}", folder.display()));
+            return Vec::new();
+        }
+    };
+    let is_site = |entry: &std::fs::DirEntry| entry.path().join("tasks.jsonl").is_file();
+    let names = entries.iter().filter(|entry| is_site(entry));
+    let mut names: Vec<_> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    if names.is_empty() {
+        problems.push(format!("{}: holds no site; a site is a folder with tasks.jsonl", folder.display()));
+    }
+    names
+}
+
+fn open(source: &SourceConfig, name: String, problems: &mut Vec<String>) -> Option<Place> {
+    let folder = source.path.join("sites").join(&name);
+    let host = format!("{name}.{}.test", source.suite);
+    let plain = !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+    let url = Url::parse(&format!("http://{host}/")).ok().filter(|_| plain);
+    let Some(url) = url else {
+        problems.push(format!(
+            "{}: is no host name; call the folder by letters a-z and digits",
+            folder.display()
+        ));
+        return None;
+    };
+    let solve = match read_solve(&source.path, &folder) {
+        Ok(solve) => solve,
+        Err(problem) => {
+            problems.push(problem);
+            return None;
+        }
+    };
+    Some(Place { name, folder, host, url, solve })
+}
+
+fn read_solve(suite: &Path, folder: &Path) -> Result<Option<String>, String> {
+    let Some(own) = read_script(&folder.join("solve.js"))? else { return Ok(None) };
+    let common = read_script(&suite.join("solve.js"))?.unwrap_or_default();
+    Ok(Some(format!("{common}\n{own}")))
+}
+
+fn load_site(place: &Place, source: &SourceConfig, loaded: &mut Loaded, problems: &mut Vec<String>) {
+    let file = place.folder.join("tasks.jsonl");
+    let shown = file.display().to_string();
+    let rows = jsonl::read(&file, problems);
+    let before = problems.len();
+    let tasks: Vec<_> =
+        rows.iter().filter_map(|row| read_template(row, place, source, &shown, problems)).collect();
+    if problems.len() == before {
+        let ids = tasks.iter().filter_map(|of_template| of_template.first());
+        let ids = ids.map(|spec| spec.task.task_id.as_str());
+        refuse_repeated(&shown, rows.iter().map(|row| row.line).zip(ids), problems);
+    }
+    loaded.specs.extend(tasks.into_iter().flatten());
+    let layers = vec![place.folder.join("www"), source.path.join("shared")];
+    loaded.sites.push(SiteSpec { host: place.host.clone(), root: SiteRoot::Layers(layers) });
+}
+
+/// The tasks a template stands for, its own split first.
+fn read_template(
+    row: &Row,
+    place: &Place,
+    source: &SourceConfig,
+    shown: &str,
+    problems: &mut Vec<String>,
+) -> Option<Vec<TaskSpec>> {
+    let before = problems.len();
+    let mut fields = row.reader(shown, problems);
+    let common = Common::read(&mut fields, &source.suite, Some(&place.url));
+    let scorer = Scorer::read(&mut fields, "score");
+    let common = common?;
+    let prefix = format!("{}-", place.name);
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if !common.task_id.starts_with(&prefix) || !common.task_id.chars().all(plain) {
+        let problem = format!("{:?} is no template's name; use {prefix} and a-z 0-9 -", common.task_id);
+        fields.problem("task_id", problem);
+    }
+    if common.seed.is_some() {
+        fields.problem("seed", "would make one task of many; leave it out");
+    }
+    if problems.len() > before {
+        return None;
+    }
+    let scorer = scorer?;
+    let home = common.split.unwrap_or(DEFAULTS.split);
+    let splits = match home {
+        Split::Train => vec![Split::Train, Split::Validation, Split::Test],
+        other => vec![other],
+    };
+    let make = |split: Split| task(row, &common, &scorer, place, source, home, split);
+    Some(splits.into_iter().map(make).collect())
+}
+
+fn task(
+    row: &Row,
+    template: &Common,
+    scorer: &Scorer,
+    place: &Place,
+    source: &SourceConfig,
+    home: Split,
+    split: Split,
+) -> TaskSpec {
+    let (name, word) = (&template.task_id, split.as_str());
+    let task_id = if split == home { name.clone() } else { format!("{name}@{word}") };
+    let mut record = row.fields.clone();
+    record.insert("task_id".to_owned(), json!(task_id));
+    record.insert("template".to_owned(), json!(name));
+    record.insert("split".to_owned(), json!(word));
+    let solve = place.solve.as_ref().map(|solve| format!("const template = \"{name}\";\n{solve}"));
+    let hooks = PageHooks {
+        start: Some(format!("furrow.start(\"{name}\", \"{{seed}}\", \"{word}\")")),
+        probe: Some(PROBE.replace("{suite}", &source.suite)),
+        solve,
+    };
+    let common = Common { task_id, split: Some(split), ..template.clone() };
+    let json = Value::Object(record).to_string();
+    TaskSpec::assembled(common, scorer.clone(), hooks, json, source, &DEFAULTS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{SourceFile, TaskSet, TasksFile};
+
+    const TRAIN: &str =
+        r#"{"task_id":"toy-a","start_url":"/","split":"train","score":{"kind":"probe"},"difficulty":"easy"}"#;
+    const TEST: &str = r#"{"task_id":"toy-b","start_url":"/","split":"test","score":{"kind":"probe"}}"#;
+
+    fn suite(lines: &[&str]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        let site = folder.path().join("sites/toy");
+        std::fs::create_dir_all(site.join("www")).unwrap();
+        std::fs::create_dir_all(folder.path().join("shared")).unwrap();
+        std::fs::write(site.join("tasks.jsonl"), lines.join("\n")).unwrap();
+        std::fs::write(site.join("solve.js"), "return null;").unwrap();
+        std::fs::write(folder.path().join("solve.js"), "const x = 1;").unwrap();
+        folder
+    }
+
+    fn loaded(folder: &Path, change: impl FnOnce(&mut SourceFile)) -> Result<TaskSet, Vec<String>> {
+        let mut source =
+            SourceFile { suite: "web".to_owned(), path: folder.to_owned(), ..SourceFile::default() };
+        change(&mut source);
+        let file = TasksFile { source: vec![source], ..TasksFile::default() };
+        crate::load(&file.check(folder)?)
+    }
+
+    #[test]
+    fn a_train_template_is_a_task_of_every_split_and_others_of_their_own_alone() {
+        let folder = suite(&[TRAIN, TEST]);
+        let set = loaded(folder.path(), |_| {}).unwrap();
+        let got: Vec<_> =
+            set.specs().iter().map(|spec| (spec.task.task_id.as_str(), spec.task.split)).collect();
+        let want = [
+            ("toy-a", Split::Train),
+            ("toy-a@validation", Split::Validation),
+            ("toy-a@test", Split::Test),
+            ("toy-b", Split::Test),
+        ];
+        assert_eq!(got, want);
+        let held_out = &set.specs()[2];
+        let start = held_out.task.hooks.start_with(7).unwrap();
+        assert_eq!(start, r#"furrow.start("toy-a", "7", "test")"#);
+        assert!(
+            held_out.task.hooks.solve.as_ref().unwrap().starts_with("const template = \"toy-a\";\nconst x")
+        );
+        assert!(held_out.json.contains(r#""task_id":"toy-a@test""#), "{}", held_out.json);
+        assert_eq!(set.sites()[0].host, "toy.web.test");
+        let root = SiteRoot::Layers(vec![folder.path().join("sites/toy/www"), folder.path().join("shared")]);
+        assert_eq!(set.sites()[0].root, root);
+    }
+
+    #[test]
+    fn splits_are_taken_and_never_renamed() {
+        let folder = suite(&[TRAIN, TEST]);
+        let test = loaded(folder.path(), |source| source.splits = vec!["test".to_owned()]).unwrap();
+        let ids: Vec<_> = test.specs().iter().map(|spec| spec.task.task_id.as_str()).collect();
+        assert_eq!(ids, ["toy-a@test", "toy-b"]);
+        let renamed = loaded(folder.path(), |source| source.split = Some("train".to_owned())).unwrap_err();
+        assert!(renamed[0].contains("use splits = [\"train\"]"), "{renamed:?}");
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_template_is_told() {
+        let table = [
+            (r#"{"task_id":"a","start_url":"/","score":{"kind":"probe"}}"#, "\"a\" is no template's name"),
+            (r#"{"task_id":"toy-\"a","start_url":"/","score":{"kind":"probe"}}"#, "is no template's name"),
+            (r#"{"task_id":"toy-a","start_url":"/","seed":3,"score":{"kind":"probe"}}"#, "leave it out"),
+            (r#"{"task_id":"toy-a","start_url":"http://x.test/","score":{"kind":"probe"}}"#, "own site"),
+            (r#"{"task_id":"toy-a","start_url":"/"}"#, "score: is missing"),
+        ];
+        for (line, want) in table {
+            let folder = suite(&[line]);
+            let problems = loaded(folder.path(), |_| {}).unwrap_err();
+            assert!(problems.iter().any(|problem| problem.contains(want)), "{line}: {problems:?}");
+        }
+        let folder = suite(&[TRAIN, TRAIN]);
+        let twice = loaded(folder.path(), |_| {}).unwrap_err();
+        assert!(twice[0].contains("tasks.jsonl:2: task_id: \"toy-a\" was there before"), "{twice:?}");
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_a_host_is_refused() {
+        let folder = suite(&[TRAIN]);
+        let site = folder.path().join("sites");
+        std::fs::rename(site.join("toy"), site.join("My Toy")).unwrap();
+        let problems = loaded(folder.path(), |_| {}).unwrap_err();
+        assert!(problems[0].contains("is no host name"), "{problems:?}");
+    }
+}
