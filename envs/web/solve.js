@@ -32,7 +32,7 @@ function press(node, element = said(node) || node?.getAttribute("aria-label") ||
 }
 /** Types into a field unless it holds that already. Enter follows, as with every typed entry. */
 function write(node, content, element = node.name || "field") {
-  if (node.value === content) return null;
+  if (node.value.trim() === content) return null;
   const point = reach(node);
   return point.scroll ? { action: "scroll", direction: point.scroll } : { action: "write_element_abs", content, element, ...point };
 }
@@ -74,6 +74,9 @@ function pickDay(name, day, root = document) {
   return press(one(`[data-day="${iso}"]`, field.querySelector(".calendar")));
 }
 const tab = (id) => { const button = one(`[data-tab="${id}"]`); return button.getAttribute("aria-selected") === "true" ? null : press(button); };
+
+// The page's script has not shown it yet.
+if (document.documentElement.classList.contains("waiting") || !document.body?.children.length) return null;
 
 // A banner hides what lies under it.
 const banner = one(".cookies button");
