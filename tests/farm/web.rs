@@ -7,9 +7,20 @@ use serde_json::Value;
 
 use crate::farm::{browser_setting, furrow};
 
-/// Tried in every run of the tests: of each site one that changes its state and one that answers, of different difficulties.
+/// Tried in every run of the tests: of each site one that changes its state and one that answers.
 /// `FURROW_WEB_ALL=1` tries every template of every site, twice.
-const SAMPLE: &[&str] = &["shop-unsteady", "shop-review"];
+const SAMPLE: &[&str] = &[
+    "shop-unsteady",
+    "shop-review",
+    "papers-table",
+    "papers-report",
+    "recipes-plan",
+    "recipes-lightest",
+    "dictionary-save",
+    "dictionary-count",
+    "hotels-cancel",
+    "hotels-total",
+];
 
 /// A job over a suite of sites.
 fn job(folder: &Path, suite: &Path, include: &[&str]) -> String {

@@ -2,9 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use furrow_tasks::{SourceFile, TaskSet, TasksFile, load};
+use furrow_rollout::Split;
+use furrow_tasks::{SourceFile, TaskSet, TaskSpec, TasksFile, load};
 
 fn suite(name: &str, pages: Option<&Path>) -> TaskSet {
     let envs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../envs");
@@ -29,6 +31,32 @@ fn starter_has_twelve_demonstrated_tasks_on_small_pages() {
         assert!(spec.scorer.needs_probe() && !spec.scorer.needs_judge(), "{name}");
     }
     assert!(set.notes().is_empty(), "{:?}", set.notes());
+}
+
+/// Every site has what is promised of it: 12 templates or more, three difficulties, all splits, a demonstration for each task.
+#[test]
+fn the_webs_sites_have_twelve_templates_over_three_difficulties_and_all_splits() {
+    let set = suite("web", None);
+    let mut sites: BTreeMap<String, Vec<&TaskSpec>> = BTreeMap::new();
+    for spec in set.specs() {
+        let site = spec.task.start_url.trim_start_matches("http://").split('.').next().unwrap().to_owned();
+        assert!(spec.task.hooks.solve.is_some(), "{} has no demonstration", spec.name());
+        assert!(spec.scorer.needs_probe() && !spec.scorer.needs_judge(), "{}", spec.name());
+        sites.entry(site).or_default().push(spec);
+    }
+    assert_eq!(sites.len(), set.sites().len());
+    for (site, tasks) in sites {
+        let own: Vec<_> = tasks.iter().filter(|spec| !spec.task.task_id.contains('@')).collect();
+        assert!(own.len() >= 12, "{site} has {} templates", own.len());
+        let levels: BTreeSet<_> = own.iter().filter_map(|spec| spec.difficulty.as_deref()).collect();
+        assert_eq!(levels, BTreeSet::from(["easy", "hard", "medium"]), "{site}");
+        for split in [Split::Train, Split::Validation, Split::Test] {
+            let held = own.iter().filter(|spec| spec.task.split == split).count();
+            assert!(held >= 2, "{site} has {held} templates that are {} alone", split.as_str());
+        }
+        let starts: BTreeSet<_> = tasks.iter().map(|spec| spec.task.hooks.start.clone()).collect();
+        assert_eq!(starts.len(), tasks.len(), "{site}: two tasks draw the same world");
+    }
 }
 
 /// The pages are not in the repository, so empty ones stand in for them.

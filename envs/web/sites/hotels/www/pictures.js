@@ -7,7 +7,7 @@ import { draws } from "/kit/random.js";
 export function view(hotel, which = 0) {
   const draw = draws(`view/${hotel.id}/${which}`), node = h("div", { class: "view", role: "img", "aria-label": hotel.name ?? hotel.id });
   const tone = (light, shift = 0) => `hsl(${(hotel.hue + shift) % 360} 34% ${light}%)`;
-  node.innerHTML = `<svg viewBox="0 0 320 220" preserveAspectRatio="xMidYMid slice">${which ? room(draw, tone) : hotel.kind === "City" ? skyline(draw, tone) : house(draw, tone)}</svg>`;
+  node.innerHTML = `<svg viewBox="0 0 320 220" preserveAspectRatio="xMidYMid slice">${which === 2 ? terrace(draw, tone) : which ? room(draw, tone) : hotel.kind === "City" ? skyline(draw, tone) : house(draw, tone)}</svg>`;
   return node;
 }
 
@@ -31,6 +31,10 @@ function skyline(draw, tone) {
 
 function room(draw, tone) {
   return `<rect width="320" height="150" fill="${tone(88)}"/><rect y="150" width="320" height="70" fill="#b58f68"/><rect x="204" y="26" width="84" height="84" fill="#cfe5f1"/><path d="M246 26v84M204 68h84" stroke="#fff" stroke-width="5"/><rect x="194" y="20" width="14" height="104" fill="${tone(62, 30)}"/><rect x="284" y="20" width="14" height="104" fill="${tone(62, 30)}"/><rect x="24" y="86" width="14" height="96" rx="4" fill="#6d4e36"/><rect x="24" y="126" width="150" height="46" rx="6" fill="#fff"/><rect x="70" y="122" width="106" height="50" rx="6" fill="${tone(52)}"/><rect x="38" y="112" width="40" height="22" rx="8" fill="#f4f4f2"/><circle cx="${100 + draw.below(60)}" cy="52" r="20" fill="${tone(66, 40)}"/><rect x="180" y="136" width="26" height="36" fill="#7c5a3f"/><path d="M184 136l6 -24h8l6 24z" fill="#f6e3a8"/>`;
+}
+
+function terrace(draw, tone) {
+  return `${sky(draw)}<path d="M0 118h320v40H0z" fill="#6fa3c0"/><path d="M0 ${112 + draw.below(6)}q70 -26 150 0t170 -8v16H0z" fill="${tone(50, 120)}"/><path d="M0 158h320v62H0z" fill="#c9a983"/><path d="M0 150h320M20 150v34M70 150v34M120 150v34M170 150v34M220 150v34M270 150v34" stroke="#fff" stroke-width="5"/><ellipse cx="160" cy="186" rx="44" ry="9" fill="#fff"/><path d="M160 190v26" stroke="#888" stroke-width="6"/><rect x="78" y="168" width="36" height="40" rx="6" fill="${tone(56)}"/><rect x="208" y="168" width="36" height="40" rx="6" fill="${tone(56)}"/><path d="M160 60q-70 8 -84 44h168q-14 -36 -84 -44z" fill="${tone(64, 40)}"/><path d="M160 60v124" stroke="#8a7a66" stroke-width="4"/>`;
 }
 
 /** A map of a city with pins: [{ x, y (per cent), text, label, act }]. */
