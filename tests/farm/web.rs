@@ -20,6 +20,8 @@ const SAMPLE: &[&str] = &[
     "dictionary-count",
     "hotels-cancel",
     "hotels-total",
+    "news-letters",
+    "news-fact",
 ];
 
 /// A job over a suite of sites.

@@ -68,7 +68,7 @@ function pollBox(world) {
 
 function homePage(world, main) {
   const [first, ...rest] = world.articles;
-  add(main, h("div", { class: "front" }, h("div", {}, teaser(first, "huge"), h("div", { class: "two" }, rest.slice(0, 4).map((one) => teaser(one, "tall")))), h("aside", {}, h("a", { class: "side-box live-box", href: "/live/" }, h("b", {}, "● LIVE"), h("h2", {}, world.live.title.replace("Live: ", "")), h("p", {}, world.live.entries[0].text)), mostRead(world), pollBox(world))),
+  add(main, h("div", { class: "front" }, h("div", {}, teaser(first, "huge"), h("div", { class: "two" }, rest.slice(0, 4).map((one) => teaser(one, "tall")))), h("aside", {}, h("a", { class: "side-box live-box", href: "/live/" }, h("b", {}, "● LIVE"), h("h2", {}, `High water in ${world.live.town}`), h("p", {}, world.live.entries[0].text)), mostRead(world), pollBox(world))),
     SECTIONS.map((name) => h("section", { class: "band" }, h("h2", {}, h("a", { href: href("/section/", { name }) }, name)), h("div", { class: "four" }, world.articles.filter(({ section }) => section === name).slice(1, 5).map((one) => teaser(one, "tall"))))));
   return "News";
 }
