@@ -22,6 +22,8 @@ const SAMPLE: &[&str] = &[
     "hotels-total",
     "news-letters",
     "news-fact",
+    "courses-note",
+    "courses-lesson",
 ];
 
 /// A job over a suite of sites.

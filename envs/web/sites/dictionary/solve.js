@@ -23,8 +23,8 @@ const solutions = {
   "dictionary-settings": () => go("settings") ?? tick(goal.includes("American") ? "American" : "British") ?? tick(goal.includes("text is large") ? "Large" : "Normal") ?? answer("done"),
   "dictionary-word-of-day": () => go("day") ?? pickDay("day", goal.match(/on (\w+ \d+, \d+)\?/)[1]) ?? answer(said(one(".day.big h2"))),
   "dictionary-count": () => {
-    const [, part, field, first] = goal.match(/many (\w+)s in the field (\w+) begin with the letter (\w)\?/);
-    return go("browse") ?? letter(first) ?? drop(one("#part"), capital(part)) ?? drop(one("#field"), field) ?? answer(said(one("#found")).match(/\d+/)[0]);
+    const [, part, met, first] = goal.match(/many (\w+)s that are met with the frequency "([^"]+)" begin with the letter (\w)\?/);
+    return go("browse") ?? letter(first) ?? drop(one("#part"), capital(part)) ?? drop(one("#met"), met) ?? answer(said(one("#found")).match(/\d+/)[0]);
   },
   "dictionary-oldest": () => {
     const [, part, field] = goal.match(/Which (\w+) in the field (\w+) has/);

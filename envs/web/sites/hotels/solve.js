@@ -65,8 +65,8 @@ const solutions = {
     return find(city) ?? inFilters(quoted[0]) ?? inFilters(`${score}+`) ?? sortBy("Lowest price") ?? answer(titleOf(cards()[0]));
   },
   "hotels-count": () => {
-    const [, stars, city] = goal.match(/with (\d) stars .* offered in (.+) from/);
-    return find(city) ?? inFilters(`${stars} stars`) ?? inFilters(quoted[0]) ?? answer(said(one("#found")).match(/\d+/)[0]);
+    const [, score, city] = goal.match(/score of (\d) or more .* offered in (.+) from/);
+    return find(city) ?? inFilters(`${score}+`) ?? inFilters(quoted[0]) ?? answer(said(one("#found")).match(/\d+/)[0]);
   },
   "hotels-nearest": () => find(goal.match(/^In ([^,]+),/)[1]) ?? inFilters("Free cancellation") ?? sortBy("Nearest to centre") ?? answer(titleOf(cards()[0])),
   "hotels-total": () => {

@@ -33,7 +33,7 @@ const shopFor = (title, count) => {
 };
 
 const solutions = {
-  "recipes-prep": () => openRecipe(quoted[0]) ?? answer(minutes(said(one(".times dd")))),
+  "recipes-calories": () => openRecipe(quoted[0]) ?? tab("nutrition") ?? answer(amount(said(one(".nutrition td.number")))),
   "recipes-nutrition": () => {
     const [, name] = goal.match(/grams of (\w+) does/);
     return openRecipe(quoted[0]) ?? tab("nutrition") ?? answer(amount(said(all(".nutrition tr").find((row) => said(row.cells[0]).toLowerCase() === name).cells[1])));
@@ -100,8 +100,3 @@ const solutions = {
   },
 };
 return solutions[template]();
-
-function minutes(text) {
-  const [, hours = 0] = text.match(/(\d+) h/) ?? [], [, rest = 0] = text.match(/(\d+) min/) ?? [];
-  return Number(hours) * 60 + Number(rest);
-}

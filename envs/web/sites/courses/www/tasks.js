@@ -1,17 +1,9 @@
 // The academy's tasks: each a function of the world and a draw that belongs to the task.
 
 import * as dates from "/kit/dates.js";
+import { until } from "/kit/tasks.js";
 import { person } from "/kit/words.js";
 import { LANGUAGES, LEVELS, SUBJECTS, reviewsOf, search } from "/world.js";
-
-/** Draws until something fits, each time with numbers of its own. */
-function until(draw, make) {
-  for (let at = 0; at < 400; at++) {
-    const found = make(draw.fork(at));
-    if (found) return found;
-  }
-  throw new Error("no task of this kind in this world");
-}
 
 const enrolled = (course, more = {}) => ({ id: course.id, kind: "Audit", start: course.starts[0], name: "A learner", done: [], quizzes: {}, ...more });
 const same = (list, wanted) => list.length === wanted.length && wanted.every((one) => list.includes(one));
@@ -33,8 +25,10 @@ export const tasks = {
   },
 
   "courses-lesson"(world, draw) {
-    const course = draw.one(world.courses), module = draw.one(course.modules), lesson = draw.one(module.lessons);
-    return { goal: `In the syllabus of "${course.title}", how many minutes long is the lesson "${lesson.title}" of week ${module.week}? Answer with the number.`, expected: lesson.minutes };
+    return until(draw, (draw) => {
+      const course = draw.one(world.courses), module = draw.one(course.modules), lesson = draw.one(module.lessons);
+      return { goal: `In the syllabus of "${course.title}", how many minutes long is the lesson "${lesson.title}" of week ${module.week}? Answer with the number.`, expected: lesson.minutes };
+    });
   },
 
   "courses-count"(world, draw) {

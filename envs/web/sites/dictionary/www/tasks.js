@@ -1,16 +1,8 @@
 // The dictionary's tasks: each a function of the world and a draw that belongs to the task.
 
 import * as dates from "/kit/dates.js";
-import { FIELDS, browse, quizOf } from "/world.js";
-
-/** Draws until something fits, each time with numbers of its own. */
-function until(draw, make) {
-  for (let at = 0; at < 400; at++) {
-    const found = make(draw.fork(at));
-    if (found) return found;
-  }
-  throw new Error("no task of this kind in this world");
-}
+import { until } from "/kit/tasks.js";
+import { BANDS, FIELDS, browse, quizOf } from "/world.js";
 
 const wordsOf = (state, name) => state.lists.find((list) => list.name === name)?.words ?? [];
 const only = (list, words) => list.length === words.length && words.every((word) => list.includes(word));
@@ -22,7 +14,7 @@ export const tasks = {
   },
 
   "dictionary-translation"(world, draw) {
-    const entry = draw.one(world.words), language = draw.one(Object.keys(entry.translations));
+    const entry = draw.one(world.words.filter(({ word, translations }) => !Object.values(translations).some((text) => text.toLowerCase() === word))), language = draw.one(Object.keys(entry.translations));
     return { goal: `What is the ${language} translation of "${entry.word}" given by Wordhoard? Answer with the word.`, expected: entry.translations[language] };
   },
 
@@ -49,10 +41,10 @@ export const tasks = {
 
   "dictionary-count"(world, draw) {
     return until(draw, (draw) => {
-      const part = draw.one(["noun", "adjective"]), field = draw.one(FIELDS), letter = draw.one([..."achopmseil"]);
-      const found = browse(world, { letter, part, field }).length;
-      if (found < 2 || found === browse(world, { letter }).length) return null;
-      return { goal: `How many ${part}s in the field ${field} begin with the letter ${letter.toUpperCase()}? Answer with the number.`, expected: found };
+      const { part, word: [letter], band } = draw.one(world.words), other = draw.one(BANDS);
+      const found = browse(world, { letter, part, band: other }).length;
+      if (found < 3 || band === other) return null;
+      return { goal: `How many ${part}s that are met with the frequency "${other}" begin with the letter ${letter.toUpperCase()}? Answer with the number.`, expected: found };
     });
   },
 
@@ -67,7 +59,7 @@ export const tasks = {
 
   "dictionary-longest"(world, draw) {
     return until(draw, (draw) => {
-      const letter = draw.one([..."achopmseil"]);
+      const { word: [letter] } = draw.one(world.words);
       const [first, second] = browse(world, { letter, sort: "length" });
       if (!second || first.word.length === second.word.length) return null;
       return { goal: `What is the longest word in the dictionary that begins with the letter ${letter.toUpperCase()}, and when was it first used? Answer with the year only.`, expected: first.year };

@@ -1,17 +1,9 @@
 // The booking site's tasks: each a function of the world and a draw that belongs to the task.
 
 import * as dates from "/kit/dates.js";
+import { until } from "/kit/tasks.js";
 import { cardNumber, person } from "/kit/words.js";
 import { AMENITIES, CITIES, REASONS, SCORES, TRAVELLERS, reviewsOf, search, stay } from "/world.js";
-
-/** Draws until something fits, each time with numbers of its own. */
-function until(draw, make) {
-  for (let at = 0; at < 400; at++) {
-    const found = make(draw.fork(at));
-    if (found) return found;
-  }
-  throw new Error("no task of this kind in this world");
-}
 
 /** A trip: where, which days, who. */
 function trip(world, draw) {
@@ -63,10 +55,10 @@ export const tasks = {
 
   "hotels-count"(world, draw) {
     return until(draw, (draw) => {
-      const asked = trip(world, draw), stars = draw.between(2, 5), amenity = draw.one(AMENITIES);
-      const found = search(world, { ...asked, stars: [stars], amenities: [amenity] }).length;
-      if (found < 2) return null;
-      return { goal: `How many places with ${stars} stars and "${amenity}" are offered in ${asked.where} ${told(asked)}? Answer with the number.`, expected: found };
+      const asked = trip(world, draw), amenity = draw.one(AMENITIES), score = draw.one([7, 8]);
+      const found = search(world, { ...asked, score, amenities: [amenity] }).length;
+      if (found < 4) return null;
+      return { goal: `How many places with a guest score of ${score} or more and "${amenity}" are offered in ${asked.where} ${told(asked)}? Answer with the number.`, expected: found };
     });
   },
 

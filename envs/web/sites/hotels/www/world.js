@@ -51,7 +51,7 @@ function makeHotel(place, draw, names) {
   const scores = Object.fromEntries(SCORES.map((score) => [score, draw.decimal(6, 9.8)]));
   const rooms = draw.some(ROOMS.slice(1), draw.between(2, 4)).concat(draw.chance(0.4) ? [ROOMS[0]] : []).map(([type, guests, beds, factor]) => ({ type, guests, beds, base: Math.round(base * factor), breakfast: draw.chance(0.4), refundable: draw.chance(0.6), left: draw.between(1, 6) })).sort((a, b) => a.base - b.base);
   return { id: slug(`${name}-${place.name}`), name, city: place.name, country: place.country, district: draw.one(place.districts), kind, stars, rooms, scores, score: Math.round((Object.values(scores).reduce((sum, one) => sum + one, 0) / SCORES.length) * 10) / 10, reviews: draw.between(14, 960), distance: draw.decimal(0.1, 5.8),
-    amenities: draw.some(AMENITIES, draw.between(3, 8)), x: draw.between(6, 94), y: draw.between(8, 90), checkIn: draw.one(["14:00", "15:00", "16:00"]), checkOut: draw.one(["10:00", "11:00", "12:00"]), deposit: draw.one([0, 50, 100, 150, 200]), petFee: draw.between(1, 6) * 5, age: draw.one([18, 18, 21]), hue: draw.below(360), draw };
+    amenities: draw.some(AMENITIES, draw.between(3, 8)), x: draw.between(6, 94), y: draw.between(8, 90), checkIn: draw.one(["14:00", "15:00", "16:00"]), checkOut: draw.one(["10:00", "11:00", "12:00"]), deposit: draw.chance(0.2) ? 0 : draw.between(6, 60) * 5, petFee: draw.between(1, 6) * 5, age: draw.one([18, 18, 21]), hue: draw.below(360), draw };
 }
 
 /** The price of a room for one night, whole dollars: dearer on Friday and Saturday nights, and a little different every day. */

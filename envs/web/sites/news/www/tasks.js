@@ -1,17 +1,9 @@
 // The paper's tasks: each a function of the world and a draw that belongs to the task.
 
 import * as dates from "/kit/dates.js";
+import { until } from "/kit/tasks.js";
 import { person } from "/kit/words.js";
 import { LETTERS, SECTIONS, TOPICS, clock, commentsOf, search } from "/world.js";
-
-/** Draws until something fits, each time with numbers of its own. */
-function until(draw, make) {
-  for (let at = 0; at < 400; at++) {
-    const found = make(draw.fork(at));
-    if (found) return found;
-  }
-  throw new Error("no task of this kind in this world");
-}
 
 const number = (article, draw) => draw.one(article.asks.filter(([, answer]) => typeof answer === "number"));
 

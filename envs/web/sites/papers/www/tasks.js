@@ -1,16 +1,8 @@
 // The archive's tasks: each a function of the world and a draw that belongs to the task.
 
 import * as dates from "/kit/dates.js";
+import { until } from "/kit/tasks.js";
 import { SUBJECTS, bibtexKey, papersBy, search, subject } from "/world.js";
-
-/** Draws until something fits, each time with numbers of its own. */
-function until(draw, make) {
-  for (let at = 0; at < 400; at++) {
-    const found = make(draw.fork(at));
-    if (found) return found;
-  }
-  throw new Error("no task of this kind in this world");
-}
 
 const entry = (paper, more = {}) => ({ id: paper.id, folder: "Unsorted", note: "", read: false, ...more });
 const same = (list, wanted) => list.length === wanted.length && wanted.every((one) => list.some((kept) => Object.keys(one).every((key) => kept[key] === one[key])));

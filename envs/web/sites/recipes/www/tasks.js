@@ -1,25 +1,17 @@
 // The kitchen's tasks: each a function of the world and a draw that belongs to the task.
 
 import * as dates from "/kit/dates.js";
+import { until } from "/kit/tasks.js";
 import { COURSES, CUISINES, DIETS, MEALS, food, measure, reviewsOf, search } from "/world.js";
-
-/** Draws until something fits, each time with numbers of its own. */
-function until(draw, make) {
-  for (let at = 0; at < 400; at++) {
-    const found = make(draw.fork(at));
-    if (found) return found;
-  }
-  throw new Error("no task of this kind in this world");
-}
 
 const weighed = (recipe) => recipe.ingredients.filter(({ key }) => food(key).unit === "g" || food(key).unit === "ml");
 const collection = (state, name) => state.collections.find((one) => one.name === name)?.recipes ?? [];
 const only = (list, ...ids) => list.length === ids.length && ids.every((id) => list.includes(id));
 
 export const tasks = {
-  "recipes-prep"(world, draw) {
+  "recipes-calories"(world, draw) {
     const recipe = draw.one(world.recipes);
-    return { goal: `How many minutes of preparation does the recipe "${recipe.title}" take, without cooking? Answer with the number.`, expected: recipe.prep };
+    return { goal: `How many calories does one serving of the recipe "${recipe.title}" have? Answer with the number.`, expected: recipe.nutrition.Calories };
   },
 
   "recipes-nutrition"(world, draw) {

@@ -75,7 +75,7 @@ function makeRecipe(draw, course, titles, today) {
 
 function makeSteps({ ingredients, oven, cook, course }, draw) {
   const names = ingredients.map(({ key }) => food(key).name);
-  const rest = draw.between(1, 6) * 5;
+  const rest = draw.between(6, 48);
   return [
     oven ? `Heat the oven to ${oven} °C and line a tin or tray.` : `Put out everything and bring ${course === "Salads" ? "a small pan of water" : "a wide pan"} to a ${draw.one(["low", "medium", "high"])} heat.`,
     `Prepare the ${names[0]}: ${draw.one(["rinse and pat dry", "chop into bite-sized pieces", "weigh out and set aside", "season well"])}.`,

@@ -1,19 +1,11 @@
 // The shop's tasks. Each is a function of the world and a draw that belongs to the task: { goal, correct(state), expected, state, conditions }.
 
 import * as dates from "/kit/dates.js";
+import { until } from "/kit/tasks.js";
 import { address, cardNumber, person } from "/kit/words.js";
 import { DEPARTMENTS, RETURN_REASONS, department, orderTotal, reviewsOf, search, totals, weekdayFrom } from "/world.js";
 
 const inStock = (world, least = 1) => world.products.filter(({ stock }) => stock >= least);
-
-/** Draws until something fits, each time with numbers of its own. */
-function until(draw, make) {
-  for (let at = 0; at < 400; at++) {
-    const found = make(draw.fork(at));
-    if (found) return found;
-  }
-  throw new Error("no task of this kind in this world");
-}
 
 /** Whether a cart or an order holds exactly these lines. */
 const holds = (lines, wanted) => lines.length === wanted.length && wanted.every(({ id, colour, quantity }) => lines.some((line) => line.id === id && line.colour === colour && line.quantity === quantity));
