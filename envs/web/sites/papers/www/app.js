@@ -56,7 +56,7 @@ const subjectLine = (paper) => [h("b", {}, subjectText(paper.subject)), ...paper
 
 /** A paper in a list. */
 function entry(paper) {
-  const full = h("p", { class: "abstract" }, `${paper.abstract.slice(0, 190)}… `);
+  const full = h("p", { class: "abstract" }, `${paper.abstract.slice(0, 190).replace(/\s+\S*$/, "")}… `);
   const more = h("button", { class: "plain link", onclick: () => fill(full, paper.abstract) }, "More");
   full.append(more);
   return h("article", { class: "entry", "data-id": paper.id },

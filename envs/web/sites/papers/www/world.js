@@ -72,7 +72,7 @@ function makePaper(draw, { today, authors, home, titles }) {
 function makeAbstract(draw, field, thing, aim) {
   const gain = draw.between(3, 41);
   return [
-    `${capital(thing)} have become a common tool for ${aim}, yet their ${draw.one(["failure modes", "costs", "assumptions", "limits"])} remain poorly understood.`,
+    `${capital(thing)} are met again and again in work on ${aim}, yet their ${draw.one(["failure modes", "costs", "assumptions", "limits"])} remain poorly understood.`,
     draw.one([`We study this question on ${field.data[0]} and ${field.data[1]}.`, `Here we give a systematic account over ${draw.between(4, 30)} settings.`, `In this paper we present a method that needs ${draw.one(["no extra supervision", "half the compute", "a single pass over the data"])}.`]),
     draw.one([`Our analysis shows that ${draw.one(["the choice of regularisation", "the order of the data", "early stopping", "the noise level"])} matters more than the size of the model.`, "A simple change in the objective explains most of the difference.", "We prove a matching lower bound under mild conditions."]),
     `Compared with prior work we improve ${draw.one(field.measures)} by ${gain}% while using ${draw.between(2, 9)} times less memory.`,
