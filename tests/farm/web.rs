@@ -24,6 +24,8 @@ const SAMPLE: &[&str] = &[
     "news-fact",
     "courses-note",
     "courses-lesson",
+    "sports-alerts",
+    "sports-stat",
 ];
 
 /// A job over a suite of sites.

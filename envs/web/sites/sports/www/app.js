@@ -52,7 +52,7 @@ function matchRow(world, match) {
 // ---- a day, a league ----
 
 function dayPage(world, main) {
-  const day = query().day ?? dates.plus(world.today, -1), shown = world.matches.filter(({ date }) => date === day);
+  const latest = world.matches.filter(({ played }) => played).at(-1).date, day = query().day ?? latest, shown = world.matches.filter(({ date }) => date === day);
   const strip = Array.from({ length: 7 }, (_, index) => dates.plus(day, index - 3));
   add(main, h("h1", {}, dates.weekday(day), ", ", dates.long(day)), h("div", { class: "strip" }, h("a", { href: href("/", { day: dates.plus(day, -7) }), "aria-label": "A week earlier" }, icon("back", 16)), strip.map((one) => h("a", { href: href("/", { day: one }), "aria-current": one === day ? "page" : null }, h("small", {}, dates.weekday(one).slice(0, 3)), h("b", {}, String(dates.dayOfMonth(one))), one === world.today ? h("i", {}, "today") : null)), h("a", { href: href("/", { day: dates.plus(day, 7) }), "aria-label": "A week later" }, icon("next", 16)), datePicker({ label: "Go to day", name: "day", shown: day, min: dates.plus(world.today, -130), max: dates.plus(world.today, 80), onpick: (to) => location.assign(href("/", { day: to })) })),
     shown.length ? LEAGUES.map(({ id, name }) => { const own = shown.filter((match) => match.league === id); return own.length ? h("section", { class: "card" }, h("h2", {}, h("a", { href: href("/league/", { id }) }, name), h("small", {}, `Round ${own[0].round}`)), own.map((match) => matchRow(world, match))) : null; }) : h("p", { class: "notice" }, "No matches on this day. Most are played on weekends."));

@@ -64,7 +64,7 @@ function makeSeason(league, clubs, draw, today) {
 
 function play(home, away, draw) {
   const goals = [];
-  const score = (team, most) => { let count = 0; while (count < most && draw.number() < 0.34 * team.strength) count += 1; return count; };
+  const score = (team, most) => { let count = 0; while (count < most && draw.number() < 0.5 * Math.min(1.5, team.strength)) count += 1; return count; };
   const counts = [score({ strength: home.strength * 1.15 }, 5), score(away, 5)];
   [home, away].forEach((team, side) => {
     for (let index = 0; index < counts[side]; index++) goals.push({ side, minute: 0, player: draw.weighted(team.squad.map(({ name, eager }) => [name, eager])) });
@@ -74,7 +74,7 @@ function play(home, away, draw) {
   goals.sort((a, b) => a.minute - b.minute);
   const share = draw.between(34, 66);
   const pair = (low, high) => [draw.between(low, high), draw.between(low, high)];
-  return { goals, score: counts, crowd: Math.min(home.seats, draw.between(30, 480) * 97), referee: `${draw.one(FIRST)} ${draw.one(LAST)}`, stats: { "Possession (%)": [share, 100 - share], Shots: pair(4, 24), "Shots on target": pair(1, 9), Corners: pair(1, 13), Fouls: pair(5, 19), "Yellow cards": pair(0, 5), Offsides: pair(0, 7) } };
+  return { goals, score: counts, crowd: Math.round(home.seats * draw.decimal(0.34, 0.99, 3)), referee: `${draw.one(FIRST)} ${draw.one(LAST)}`, stats: { "Possession (%)": [share, 100 - share], Shots: pair(4, 24), "Shots on target": pair(1, 9), Corners: pair(1, 13), Fouls: pair(5, 19), "Yellow cards": pair(0, 5), Offsides: pair(0, 7) } };
 }
 
 export const matchesOf = (world, team) => world.matches.filter(({ home, away }) => home === team || away === team);
