@@ -195,7 +195,7 @@ impl<T: Number> Case<T> {
         let qkv =
             Spread::new(&rounded::<T>(&draw.floats(count * width, 2.0)), width, 16 + (8 - width % 8) % 8);
         // The page of span i and index j; their numbers are spread over the arena.
-        let number = |span: usize, index: usize| (span * TABLE + index) * 11 % (of.len() * TABLE | 1);
+        let number = |span: usize, index: usize| (span * TABLE + index) * 11 % ((of.len() * TABLE) | 1);
         let table: Vec<u32> = (0..of.len() * TABLE).map(|at| number(at / TABLE, at % TABLE) as u32).collect();
         let mut past = Vec::new();
         for span in &spans {

@@ -117,9 +117,9 @@ fn check(library: &Library) -> Result<(), String> {
         [config(4, 2, 80, 128), config(2, 1, 64, 128), config(4, 2, 10, 19), config(2, 2, 40, 96), clamped];
     for config in &shapes {
         for of in [DECODE, RAGGED] {
-            compare::<f32, f32>(library, config, of, |op| op.launch())?;
-            compare::<bf16, f32>(library, config, of, |op| op.launch())?;
-            compare::<bf16, bf16>(library, config, of, |op| op.launch())?;
+            compare::<f32, f32>(library, config, of, Recurrence::launch)?;
+            compare::<bf16, f32>(library, config, of, Recurrence::launch)?;
+            compare::<bf16, bf16>(library, config, of, Recurrence::launch)?;
         }
     }
     Ok(())
