@@ -11,7 +11,6 @@ pub const FAMILY: Family = Family {
     file: "sample.cu",
     check,
     bugs: &[
-        Bug { kind: Kind::Index, find: "blocks; first += THREADS / LANES", put: "blocks; first += THREADS" },
         Bug { kind: Kind::Index, find: "set[id / 64] >> id % 64", put: "set[id / 64] >> (id + 1) % 64" },
         Bug { kind: Kind::Index, find: "of_others + place - 1] = id", put: "place - 1] = id" },
         Bug { kind: Kind::Index, find: "at < count ? exponent", put: "at <= count ? exponent" },
