@@ -12,7 +12,6 @@ pub const FAMILY: Family = Family {
     check,
     bugs: &[
         Bug { kind: Kind::Index, find: "set[id / 64] >> id % 64", put: "set[id / 64] >> (id + 1) % 64" },
-        Bug { kind: Kind::Index, find: "of_others + place - 1] = id", put: "place - 1] = id" },
         Bug { kind: Kind::Index, find: "at < count ? exponent", put: "at <= count ? exponent" },
         Bug { kind: Kind::Barrier, find: "        __syncthreads();  // all have read the bins\n", put: "" },
         Bug {
