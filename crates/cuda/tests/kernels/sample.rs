@@ -29,7 +29,7 @@ pub const FAMILY: Family = Family {
         Bug {
             kind: Kind::Formula,
             find: "before + sums[b] > target",
-            put: "before + sums[b] >= 1.001 * target",
+            put: "before + sums[b] > 0.7 * target",
         },
     ],
 };
