@@ -216,7 +216,7 @@ fn ids_are_unique_in_a_file_and_across_sources() {
     assert_eq!(loaded(vec![first, second]).sites().len(), 1, "one folder is one site");
     refused(
         vec![twice(), SourceFile { exclude: vec!["*".into()], ..twice() }],
-        &["tasks.source[1]: no task is left; widen include, shorten exclude"],
+        &["tasks.source[1]: no task is left; widen include or splits, shorten exclude"],
     );
 }
 
