@@ -238,6 +238,13 @@ async fn a_coordinator_that_comes_back_gets_the_same_trajectory() {
         .notes
         .until("both are at step 2", |notes| notes.seen.iter().filter(|(_, step)| *step == 2).count() == 2)
         .await;
+    // A step is shown before the one before it is acknowledged: were that reply lost too, nobody would get to step 3 until it is.
+    farm.book
+        .until("steps 0 and 1 are recorded", |book| {
+            (0..2).all(|index| book.recorded(&name(index)).len() == 2)
+        })
+        .await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
     let port = farm.coordinator.take().unwrap().kill();
     farm.book.change(|book| book.known = false);
     // Step 2 is answered and its record finds nobody.
