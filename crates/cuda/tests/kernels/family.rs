@@ -77,7 +77,6 @@ impl Family {
             let times = source.text.matches(find).count();
             assert_eq!(times, 1, "{}: {find:?} stands there {times} times", self.file);
             let text = source.text.replace(find, put);
-            println!("{}: {kind:?} bug: {put:?}", self.file);
             let mut library = Library::build(Source { name: source.name, text: &text });
             let found = ORDERS.iter().any(|order| {
                 library.order = *order;
