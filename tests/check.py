@@ -202,7 +202,9 @@ class Checker:
             for path in glob.glob(os.path.join(data, "**", "*"), recursive=True)
             if os.path.isfile(path) and f"{os.sep}manifest{os.sep}" not in path
         }
-        self.equal("files the manifest does not know", sorted(on_disk - set(files) - replaced), [])
+        # A replaced part in its table's folder would be read a second time by whoever globs it.
+        aside = {os.path.join("replaced", path) for path in replaced}
+        self.equal("files the manifest does not know", sorted(on_disk - set(files) - aside), [])
 
 
 def evidence_sha256(evidence):

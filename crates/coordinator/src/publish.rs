@@ -333,6 +333,7 @@ impl Publisher {
     /// From written files to rows of the data set. May be repeated: the manifest knows the shard's id.
     fn finish(&mut self, written: &Written) -> Result<u64, PublishError> {
         let manifest_version = self.commit_when_there_is_room(&written.draft)?;
+        merge::set_aside(&self.settings.data_dir, &written.draft.removed)?;
         (self.reached)(Stage::Manifest);
         let shard_id = written.draft.shard_id.clone();
         self.ledger.commit_blocking(vec![Mutation::ShardPublished { shard_id, manifest_version }])?;

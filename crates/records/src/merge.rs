@@ -1,17 +1,23 @@
 //! Makes one file of many small ones, and removes the parts when no reader can still want them.
 //!
 //! A followed job closes a shard every two seconds; a data set of ten thousand files is slow to open everywhere. The merged file
-//! is committed with `op: replace`; its parts stay on disk for a while, for readers that opened an older version.
+//! is committed with `op: replace`; its parts are set aside in `data/replaced/`, where whoever globs a table's folder does not read their
+//! rows a second time, and stay there for a while for readers that opened an older version.
 
+use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use furrow_rollout::{Id, Run};
 
-use crate::file::{TableFile, TableWriter, Trust};
+use crate::file::{TableFile, TableWriter, Trust, create_durable_dir, sync_dir};
 use crate::schema::key;
 use crate::shard::remove;
 use crate::{RecordsConfig, RecordsError, ShardPlan, ShardStage, Snapshot, Table, WrittenFile};
+
+/// Folder of the parts of merged files, below the data set's. Inside, each has the path it had.
+const REPLACED: &str = "replaced";
 
 /// Files of one table that should become one, in the order of their names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,6 +78,31 @@ fn check_origin(file: &TableFile, shard: &ShardPlan, table: Table) -> Result<(),
     Ok(())
 }
 
+/// Where a part lies once it was set aside.
+pub(crate) fn aside(data_dir: &Path, path: &str) -> PathBuf {
+    data_dir.join(REPLACED).join(path)
+}
+
+/// Moves files that a commit took away out of their tables' folders. What was moved already stays where it is, so it may be repeated.
+pub fn set_aside<'a>(
+    data_dir: &Path,
+    paths: impl IntoIterator<Item = &'a String>,
+) -> Result<(), RecordsError> {
+    let mut tables = BTreeSet::new();
+    for path in paths {
+        let (from, to) = (data_dir.join(path), aside(data_dir, path));
+        if let Some(folder) = to.parent() {
+            create_durable_dir(folder)?;
+        }
+        match std::fs::rename(&from, &to) {
+            Ok(()) => tables.extend(from.parent().into_iter().chain(to.parent()).map(Path::to_owned)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(RecordsError::io("set aside", &from)(error)),
+        }
+    }
+    tables.iter().try_for_each(|folder| sync_dir(folder))
+}
+
 /// Removes files that a commit took away at least `grace` ago. Returns those it removed.
 pub fn retire(
     data_dir: &Path,
@@ -83,9 +114,9 @@ pub fn retire(
     let due = snapshot.removed().iter().filter(|(_, at)| now_micros.saturating_sub(**at) >= grace);
     let mut retired = Vec::new();
     for (path, _) in due {
-        let path = data_dir.join(path);
-        if remove(&path)? {
-            retired.push(path);
+        let part = aside(data_dir, path);
+        if remove(&part)? {
+            retired.push(part);
         }
     }
     Ok(retired)

@@ -8,7 +8,7 @@ use crate::cell::Cell;
 use crate::file::{TableFile, Trust};
 use crate::rows::{RecordedStep, Rescore};
 use crate::schema::{GroupRow, ScoreRow, StepRow, TrajectoryRow};
-use crate::{Manifest, RecordsError, Snapshot, Table, WrittenFile};
+use crate::{Manifest, RecordsError, Snapshot, Table, WrittenFile, merge};
 
 /// A data set on this machine's disk, as of the newest commit when it was opened.
 pub struct DataSet {
@@ -63,9 +63,15 @@ impl DataSet {
         self.nouns(Table::Scores, ScoreRow::noun)
     }
 
-    /// Opens a listed file.
+    /// Opens a listed file, which a merge may have set aside since the data set was opened.
     pub(crate) fn file(&self, file: &WrittenFile, trust: Trust) -> Result<TableFile, RecordsError> {
-        TableFile::open(&self.data_dir.join(&file.path), file, trust)
+        let path = self.data_dir.join(&file.path);
+        match TableFile::open(&path, file, trust) {
+            Err(_) if !path.exists() => {
+                TableFile::open(&merge::aside(&self.data_dir, &file.path), file, trust)
+            }
+            opened => opened,
+        }
     }
 
     fn nouns<'a, R: Cell + 'a, N: 'a>(

@@ -506,10 +506,15 @@ impl<'a> Verifier<'a> {
     fn look_for_strays(&mut self) -> Result<(), RecordsError> {
         let snapshot = self.set.snapshot();
         for file in local_files(self.set.data_dir())? {
-            if !snapshot.holds(&file.name) && !snapshot.removed().contains_key(&file.name) {
-                let what = if file.temporary { "was never finished" } else { "is in no commit" };
-                self.report.warn(file.name, what);
+            if snapshot.holds(&file.name) {
+                continue;
             }
+            let what = match (file.temporary, snapshot.removed().contains_key(&file.name)) {
+                (true, _) => "was never finished",
+                (_, true) => "stands in a merged file too and was not set aside",
+                (_, false) => "is in no commit",
+            };
+            self.report.warn(file.name, what);
         }
         Ok(())
     }

@@ -40,6 +40,11 @@ fn a_merged_data_set_holds_the_same_rows() {
             ..Draft::append(vec![merged], shard.run_id, 1, shard.shard_id, now)
         };
         assert!(matches!(block_on(manifest.commit(&draft)).unwrap(), Committed::Now(_)));
+        for _ in 0..2 {
+            merge::set_aside(dir.path(), &draft.removed).unwrap();
+        }
+        let folder = dir.path().join(plan.table.as_str());
+        assert_eq!(std::fs::read_dir(folder).unwrap().count(), 1, "whoever globs reads each row once");
     }
     let after = DataSet::open(dir.path()).unwrap();
     // A reader that opened the old version still can read it.

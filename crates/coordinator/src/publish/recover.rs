@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use furrow_records::{Draft, LocalFile, Manifest, Op, Table, check_written, local_files, remove_shard};
+use furrow_records::{
+    Draft, LocalFile, Manifest, Op, Table, check_written, local_files, merge, remove_shard,
+};
 
 use super::{Blocking, PublishError, PublishSettings, Publisher, now_micros, pass};
 use crate::crash;
@@ -135,6 +137,8 @@ impl<L: Ledger> Recovery<'_, L> {
             tracing::info!(path = %file.path.display(), "removing a file that belongs to no shard");
             fs::remove_file(&file.path).map_err(DurableError::on("remove", &file.path))?;
         }
+        // A crash may have come between a merge's commit and this; parts whose grace is over are gone.
+        merge::set_aside(&self.settings.data_dir, known.removed().keys())?;
         self.sweep_manifest()
     }
 
