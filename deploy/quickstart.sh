@@ -32,7 +32,8 @@ collect() { # POLICY [more arguments of furrow run]
 }
 collect scripted
 collect random
-collect model --set tasks.groups=12     # the starter tasks: a random model is slow on a CPU and solves nothing
+# The starter tasks: a random model is slow on a CPU and solves nothing. It likes to wait: more sessions wait together.
+collect model --set tasks.groups=12 --set env.sessions_max=24
 
 for policy in scripted random model; do
   say "runs/quickstart-$policy"

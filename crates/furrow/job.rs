@@ -154,6 +154,12 @@ impl JobFile {
         else {
             return Err(problems);
         };
+        let grammar = &policy.session.grammar.name;
+        if furrow_policy::grammar::needs_marks(grammar) && !env.browser.marks {
+            return Err(vec![format!(
+                "policy.grammar.name: {grammar:?} speaks of marks; set env.marks = true"
+            )]);
+        }
         let (run_dir, warnings) = (output_dir.join(run_name.as_str()), Vec::new());
         Ok(Job { run_name, run_dir, tasks, policy, env, records, limits, telemetry, resolved, warnings })
     }
@@ -330,6 +336,25 @@ mod tests {
                 "--set: limits.lease_milis: unknown key; did you mean limits.lease_millis?",
             ],
         );
+    }
+
+    #[test]
+    fn a_grammar_asks_of_other_keys_what_it_needs() {
+        let wants = |settings: &[&str], want: &str| {
+            let problems = parse(JOB, settings).err().unwrap_or_default();
+            let got: Vec<_> =
+                problems.into_iter().map(|problem| format!("{}: {}", problem.key, problem.text)).collect();
+            assert!(got.concat().contains(want), "{got:?}");
+        };
+        let voyager = "policy.grammar.name=web_voyager";
+        wants(&[voyager], "speaks of marks; set env.marks = true");
+        assert!(parse(JOB, &[voyager, "env.marks=true"]).is_ok());
+        wants(
+            &["policy.grammar.name=morse"],
+            "use one of holo_navigation, holo_navigation_pixels, holo_step",
+        );
+        wants(&["policy.grammar.name=ui_tars", "policy.grammar.extra=[\"drag\"]"], "has all of its actions");
+        wants(&["policy.grammar.name=ui_tars", "policy.constrain.enabled=true"], "have no one layout");
     }
 
     #[test]

@@ -295,18 +295,28 @@ impl<'a> Attempt<'a> {
             Err(why) => return self.no_action(why).await,
         };
         self.unparsable = 0;
-        match action {
-            Action::Answer { content } => {
-                let ended = Ended { answer: Some(content.clone()), ..Ended::new(End::Answered) };
-                Ok((Outcome::named(OutcomeName::Answered), Some(ended)))
-            }
-            Action::Goto { url } if let Err(off) = allow.judge(url) => {
-                let detail = format!("{:?} is not among the addresses of this task", off.host);
-                let ended = Ended { reason: detail.clone(), ..Ended::new(End::OffListNavigation) };
-                Ok((Outcome::told(OutcomeName::OffList, detail), Some(ended)))
-            }
-            action => self.act(Ok(action)).await,
+        let off_list = |part: &Action| part.address().and_then(|url| allow.judge(url).err());
+        if let Some(off) = action.parts().iter().find_map(off_list) {
+            let detail = format!("{:?} is not among the addresses of this task", off.host);
+            let ended = Ended { reason: detail.clone(), ..Ended::new(End::OffListNavigation) };
+            return Ok((Outcome::told(OutcomeName::OffList, detail), Some(ended)));
         }
+        match action.parts() {
+            [before @ .., Action::Answer { content }] => self.answered(before, content).await,
+            _ => self.act(Ok(action)).await,
+        }
+    }
+
+    /// An answer ends the trajectory, unless something before it in the same reply went otherwise than well: then it was given too early.
+    async fn answered(&mut self, before: &[Action], content: &str) -> Result<(Outcome, Option<Ended>), Stop> {
+        if let Ok(before) = Action::of_several(before.to_vec()) {
+            let (outcome, ended) = self.act(Ok(&before)).await?;
+            if ended.is_some() || outcome.name != OutcomeName::Ok {
+                return Ok((outcome, ended));
+            }
+        }
+        let ended = Ended { answer: Some(content.to_owned()), ..Ended::new(End::Answered) };
+        Ok((Outcome::named(OutcomeName::Answered), Some(ended)))
     }
 
     /// The page lives on for a step all the same: under virtual time its timers and its pictures wait for that.

@@ -164,7 +164,7 @@ impl Stage for AirStage {
     async fn act(&mut self, action: &Action) -> Result<Outcome, StageError> {
         self.alive()?;
         self.draw_a_failure();
-        if let Action::Click { at } = action
+        if let Action::Click { at: Some(at), .. } = action
             && self.is_on_the_button(*at)
         {
             self.clicks_left = self.clicks_left.saturating_sub(1);

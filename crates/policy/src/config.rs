@@ -49,9 +49,9 @@ pub struct PolicyFile {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GrammarFile {
-    /// `holo_navigation`.
+    /// `holo_navigation` or another of docs/GRAMMARS.md.
     pub name: String,
-    /// Actions beyond the grammar's own: `drag`, `select_tab`, `press_key`, `write`.
+    /// Actions beyond those of a navigation grammar: `drag`, `select_tab`, `press_key`, `write`.
     pub extra: Vec<String>,
 }
 
@@ -176,6 +176,14 @@ impl PolicyFile {
             wrong.push(format!("policy.linger_millis: {}; use 0 to 3600000", self.linger_millis));
         }
         let grammar = note_all(self.grammar.check(), &mut wrong);
+        if let Some(grammar) = grammar.as_ref().filter(|grammar| grammar::frame(grammar).is_none())
+            && self.constrain.enabled
+        {
+            wrong.push(format!(
+                "policy.constrain.enabled: replies of {:?} have no one layout; use holo_navigation or holo_step, or switch it off",
+                grammar.name
+            ));
+        }
         let sampling = note_all(self.sampling.check(), &mut wrong);
         let context = note(context(&self.context.keep), &mut wrong);
         let checked = || model::check(&self.checkpoint, &self.engine, &self.constrain, &self.template);
@@ -227,8 +235,13 @@ impl PolicyChoice {
 impl GrammarFile {
     fn check(self) -> Result<Grammar, Vec<String>> {
         let mut wrong = Vec::new();
-        if self.name != grammar::HOLO_NAVIGATION {
-            wrong.push(format!("policy.grammar.name: {:?}; use {:?}", self.name, grammar::HOLO_NAVIGATION));
+        let is_extensible = grammar::is_extensible(&self.name);
+        if is_extensible.is_none() {
+            let names: Vec<&str> = grammar::names().collect();
+            wrong.push(format!("policy.grammar.name: {:?}; use one of {}", self.name, names.join(", ")));
+        }
+        if is_extensible == Some(false) && !self.extra.is_empty() {
+            wrong.push(format!("policy.grammar.extra: {} has all of its actions; leave it empty", self.name));
         }
         let mut extra = Vec::new();
         for name in &self.extra {

@@ -115,6 +115,14 @@ pub enum ConstraintError {
         /// Ids that can be drawn are below.
         rows: usize,
     },
+    /// Decoding cannot be held to this grammar.
+    #[error(
+        "replies of {grammar:?} have no one layout; constrained decoding works with holo_navigation and holo_step"
+    )]
+    NoLayout {
+        /// The grammar, or an action of it.
+        grammar: String,
+    },
     /// A number could not be written digit by digit.
     #[error("the tokenizer has no id for the digit {digit} alone; constrained decoding needs all ten")]
     NoDigit {

@@ -388,7 +388,11 @@ mod tests {
         let columns = response.columns();
         let reply: Vec<u8> = columns.ids.iter().filter_map(|id| u8::try_from(*id).ok()).collect();
         let image = furrow_rollout::Size::new(100, 100);
-        let read = crate::grammar::parse(&grammar, str::from_utf8(&reply).unwrap(), image);
+        let read = crate::grammar::parse(
+            &grammar,
+            str::from_utf8(&reply).unwrap(),
+            crate::grammar::Seen::image(image),
+        );
         assert!(read.action.is_ok(), "{read:?}");
         assert_eq!(columns.mask.iter().filter(|mask| **mask).count(), draws);
         assert_eq!((columns.ids.last(), columns.forced.last()), (Some(&256), Some(&true)));

@@ -88,11 +88,11 @@ impl HintFile {
     fn read(self) -> (Action, Remarks) {
         let remarks = Remarks { note: String::new(), thought: self.thought, element: self.element };
         let action = match self.action {
-            HintAction::ClickElement { x, y } => Action::Click { at: PagePoint { x, y } },
+            HintAction::ClickElement { x, y } => Action::click(PagePoint { x, y }),
             HintAction::WriteElementAbs { content, x, y } => {
                 Action::Write { into: Some(PagePoint { x, y }), content, press_enter: true }
             }
-            HintAction::Scroll { direction } => Action::Scroll { direction: direction.into() },
+            HintAction::Scroll { direction } => Action::scroll(direction.into()),
             HintAction::GoBack => Action::GoBack,
             HintAction::Refresh => Action::Refresh,
             HintAction::Restart => Action::Restart,
@@ -100,10 +100,10 @@ impl HintFile {
             HintAction::Wait { seconds } => Action::Wait { seconds: seconds.min(10) },
             HintAction::Answer { content } => Action::Answer { content },
             HintAction::Drag { x, y, to_x, to_y } => {
-                Action::Drag { from: PagePoint { x, y }, to: PagePoint { x: to_x, y: to_y } }
+                Action::drag(PagePoint { x, y }, PagePoint { x: to_x, y: to_y })
             }
             HintAction::SelectTab { index } => Action::SelectTab { index },
-            HintAction::PressKey { key } => Action::PressKey { key },
+            HintAction::PressKey { key } => Action::press(key),
             HintAction::Write { content, press_enter } => Action::Write { into: None, content, press_enter },
         };
         (action, remarks)
@@ -140,13 +140,16 @@ mod tests {
         check("null", "nothing");
         check(
             r#"{"action":"click_element","element":"OK","x":40.5,"y":12}"#,
-            "Click { at: PagePoint { x: 40.5, y: 12.0 } }",
+            "Click { at: Some(PagePoint { x: 40.5, y: 12.0 }), button: Left, count: 1 }",
         );
         check(
             r#"{"action":"write","content":"a"}"#,
             r#"Write { into: None, content: "a", press_enter: false }"#,
         );
-        check(r#"{"action":"scroll","direction":"down"}"#, "Scroll { direction: Down }");
+        check(
+            r#"{"action":"scroll","direction":"down"}"#,
+            "Scroll { at: None, direction: Down, pixels: None }",
+        );
         check(r#"{"action":"go_back"}"#, "GoBack");
         check(r#"{"action":"click_element","x":1}"#, "the hint is wrong: missing field `y`");
         check(r#"{"action":"teleport"}"#, "the hint is wrong: unknown variant `teleport`");

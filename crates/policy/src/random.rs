@@ -8,8 +8,11 @@ use rand::rngs::ChaCha12Rng;
 use rand::{Rng, RngExt, SeedableRng};
 use sha2::{Digest, Sha256};
 
-use crate::grammar::{self, Remarks};
+use crate::grammar::{self, Remarks, Seen};
 use crate::policy::{Answer, Policy, PolicyError, Session, Turn, tokenless};
+
+/// Draws for one reply. Of a grammar that can only click, all of so many fail once in 10^25.
+const DRAWS_MAX: u32 = 64;
 
 /// Draws actions. The draw of a step depends on the job's seed, the group, the slot and the step alone: a session that is rebuilt on
 /// another worker goes on as it would have, and so does a retried slot.
@@ -43,7 +46,7 @@ impl Session for Random {
     }
 
     async fn act(&mut self, turn: Turn<'_>) -> Result<Answer, PolicyError> {
-        let reply = reply(turn.ancestry, turn.session, turn.step, turn.observation.screenshot.size);
+        let reply = reply(turn.ancestry, turn.session, turn.step, Seen::from(turn.observation));
         let failed = |why| PolicyError::Hint { step: turn.step, why };
         Ok(Answer::Reply(Box::new((reply.map_err(failed)?, tokenless(PolicyKind::Random)))))
     }
@@ -58,15 +61,23 @@ impl Random {
         step: u32,
         image: Size,
     ) -> Result<Action, String> {
-        reply(ancestry, session, step, image)?.action
+        reply(ancestry, session, step, Seen::image(image))?.action
     }
 }
 
-fn reply(ancestry: &Ancestry, session: &SessionSpec, step: u32, image: Size) -> Result<Reply, String> {
+/// Draws until the grammar has a word for it: some have none for a click where no mark is, or for anything but a click.
+fn reply(ancestry: &Ancestry, session: &SessionSpec, step: u32, seen: Seen<'_>) -> Result<Reply, String> {
     let grammar = &session.grammar;
-    let action = draw(&mut stream(ancestry, session, step), &grammar.extra, image);
-    let text = grammar::encode(grammar, &action, &Remarks::default(), image)?;
-    Ok(grammar::parse(grammar, &text, image))
+    let mut rng = stream(ancestry, session, step);
+    let mut why = String::new();
+    for _ in 0..DRAWS_MAX {
+        let action = draw(&mut rng, &grammar.extra, seen.image);
+        match grammar::encode(grammar, &action, &Remarks::default(), seen) {
+            Ok(text) => return Ok(grammar::parse(grammar, &text, seen)),
+            Err(error) => why = error,
+        }
+    }
+    Err(why)
 }
 
 /// A stream of its own for each step: the key names the session, the stream number the step.
@@ -84,25 +95,23 @@ fn stream(ancestry: &Ancestry, session: &SessionSpec, step: u32) -> ChaCha12Rng 
 /// Of 100 draws 60 click, 12 write, 12 scroll and the rest does what a lost visitor does.
 fn draw(rng: &mut impl Rng, extra: &[ExtraAction], image: Size) -> Action {
     match rng.random_range(0..100) {
-        0..60 => Action::Click { at: point(rng, image) },
+        0..60 => Action::click(point(rng, image)),
         60..72 => Action::Write { into: Some(point(rng, image)), content: word(rng), press_enter: true },
-        72..84 => Action::Scroll { direction: direction(rng) },
+        72..84 => Action::scroll(direction(rng)),
         84..87 => Action::GoBack,
         87..88 => Action::Refresh,
         88..90 => Action::Wait { seconds: 1 },
         90..92 => Action::Answer { content: word(rng) },
-        _ => extra_action(rng, extra, image).unwrap_or_else(|| Action::Click { at: point(rng, image) }),
+        _ => extra_action(rng, extra, image).unwrap_or_else(|| Action::click(point(rng, image))),
     }
 }
 
 fn extra_action(rng: &mut impl Rng, extra: &[ExtraAction], image: Size) -> Option<Action> {
     let chosen = extra.get(rng.random_range(0..extra.len().max(1)))?;
     Some(match chosen {
-        ExtraAction::Drag => Action::Drag { from: point(rng, image), to: point(rng, image) },
+        ExtraAction::Drag => Action::drag(point(rng, image), point(rng, image)),
         ExtraAction::SelectTab => Action::SelectTab { index: rng.random_range(0..3) },
-        ExtraAction::PressKey => {
-            Action::PressKey { key: pick(rng, &["Enter", "Tab", "Escape", "ArrowDown"]) }
-        }
+        ExtraAction::PressKey => Action::press(pick(rng, &["Enter", "Tab", "Escape", "ArrowDown"])),
         ExtraAction::Write => Action::Write { into: None, content: word(rng), press_enter: rng.random() },
     })
 }

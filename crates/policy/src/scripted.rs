@@ -3,7 +3,7 @@
 use furrow_rollout::{Action, Hashes, PolicyKind, Reply};
 use furrow_wire::{Opening, PastStep};
 
-use crate::grammar::{self, Remarks};
+use crate::grammar::{self, Remarks, Seen};
 use crate::hint;
 use crate::policy::{Answer, Policy, PolicyError, Session, Turn, tokenless};
 
@@ -50,9 +50,9 @@ fn follow(json: &str, turn: &Turn<'_>) -> Result<Reply, PolicyError> {
     let failed = |why| PolicyError::Hint { step: turn.step, why };
     let nothing_yet = || (Action::Wait { seconds: 1 }, Remarks::default());
     let (action, remarks) = hint::read(json).map_err(failed)?.unwrap_or_else(nothing_yet);
-    let image = turn.observation.screenshot.size;
-    let text = grammar::encode(&turn.session.grammar, &action, &remarks, image).map_err(failed)?;
-    Ok(grammar::parse(&turn.session.grammar, &text, image))
+    let seen = Seen::from(turn.observation);
+    let text = grammar::encode(&turn.session.grammar, &action, &remarks, seen).map_err(failed)?;
+    Ok(grammar::parse(&turn.session.grammar, &text, seen))
 }
 
 /// A page without a solution: an empty reply, which ends the trajectory as `unparsable` instead of looking like an attempt.

@@ -134,7 +134,7 @@ async fn a_scripted_session_follows_its_hints() {
     assert!(session.opened().await, "scripted asks for hints");
     let hint = r#"{"action":"click_element","element":"OK","x":256,"y":128}"#;
     let got = reply(session.observe(0, Some(hint)).await.unwrap());
-    assert_eq!(got.action, Ok(Action::Click { at: PagePoint { x: 256.0, y: 128.0 } }));
+    assert_eq!(got.action, Ok(Action::click(PagePoint { x: 256.0, y: 128.0 })));
     assert_eq!(got.args_json, r#"{"element":"OK","x":500,"y":250}"#);
     let none = reply(session.observe(1, None).await.unwrap());
     assert!(none.action.is_err(), "a page without a demonstration is no attempt");

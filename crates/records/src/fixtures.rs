@@ -253,7 +253,7 @@ impl Plot {
         let (raw_text, name, action) = if step + 1 == self.steps && self.end == End::Answered {
             (r#"{"action":"answer","content":"42"}"#, "answer", Action::Answer { content: "42".into() })
         } else {
-            (r#"{"action":"click_element","x":24,"y":78}"#, "click_element", Action::Click { at })
+            (r#"{"action":"click_element","x":24,"y":78}"#, "click_element", Action::click(at))
         };
         Reply { raw_text: raw_text.into(), name: name.into(), args_json: "{}".into(), action: Ok(action) }
     }

@@ -1,12 +1,14 @@
 //! Nouns to rows and back. Rows are what strangers wrote, so reading them can fail; writing fails only where a column is too narrow.
 
+mod action;
+
 use bytes::Bytes;
 use furrow_rollout::{
-    Action, Ancestry, Cause, Clock, Component, ContextPolicy, Direction, End, Ending, Engine,
-    EnvironmentFingerprint, Evidence, ExtraAction, FinishReason, Grammar, GroupRecord, GroupStatistics,
-    Hashes, Id, ImageFormat, ImageSpan, Kind, Mark, Observation, ObservationSpec, Outcome, OutcomeName,
-    PageHooks, PagePoint, PolicyKind, PolicyVersion, Reply, Sampling, Score, Screenshot, SessionSpec, Size,
-    Split, StateOrigin, Status, StepRecord, Tab, Task, TimeSplit, TokenTrace, Trace, TrajectoryRecord,
+    Ancestry, Cause, Clock, Component, ContextPolicy, End, Ending, Engine, EnvironmentFingerprint, Evidence,
+    ExtraAction, FinishReason, Grammar, GroupRecord, GroupStatistics, Hashes, Id, ImageFormat, ImageSpan,
+    Kind, Mark, Observation, ObservationSpec, Outcome, OutcomeName, PageHooks, PolicyKind, PolicyVersion,
+    Sampling, Score, Screenshot, SessionSpec, Size, Split, StateOrigin, Status, StepRecord, Tab, Task,
+    TimeSplit, TokenTrace, Trace, TrajectoryRecord,
 };
 
 use crate::cell::Micros;
@@ -331,106 +333,6 @@ impl From<MarkCell> for Mark {
         let MarkCell { mark, role, text, x, y, width, height } = cell;
         Self { mark: mark.cast_unsigned(), role, text, x, y, width, height }
     }
-}
-
-impl From<&Reply> for ActionCell {
-    fn from(reply: &Reply) -> Self {
-        let mut cell = Self {
-            raw_text: reply.raw_text.clone(),
-            name: reply.name.clone(),
-            args_json: reply.args_json.clone(),
-            valid: reply.action.is_ok(),
-            ..Self::default()
-        };
-        match &reply.action {
-            Ok(action) => cell.act(action),
-            Err(why) => cell.error = Some(why.clone()),
-        }
-        cell
-    }
-}
-
-impl ActionCell {
-    fn act(&mut self, action: &Action) {
-        if let Some(point) = action.point() {
-            (self.x, self.y) = (Some(point.x), Some(point.y));
-        }
-        self.kind = Some(action_kind(action).into());
-        match action {
-            Action::Write { content, press_enter, .. } => {
-                self.text = Some(content.clone());
-                self.press_enter = Some(*press_enter);
-            }
-            Action::Scroll { direction } => self.text = Some(direction.as_str().into()),
-            Action::Goto { url: text }
-            | Action::Answer { content: text }
-            | Action::PressKey { key: text } => {
-                self.text = Some(text.clone());
-            }
-            Action::Wait { seconds } => self.number = Some((*seconds).into()),
-            Action::SelectTab { index } => self.number = Some(index.cast_signed()),
-            Action::Drag { from, .. } => (self.from_x, self.from_y) = (Some(from.x), Some(from.y)),
-            Action::Click { .. } | Action::GoBack | Action::Refresh | Action::Restart => {}
-        }
-    }
-
-    fn noun(self) -> Result<Reply, String> {
-        let action = match (self.valid, &self.error) {
-            (true, None) => Ok(self.action()?),
-            (false, Some(why)) => Err(why.clone()),
-            _ => return Err("action.valid and action.error contradict each other".into()),
-        };
-        Ok(Reply { raw_text: self.raw_text, name: self.name, args_json: self.args_json, action })
-    }
-
-    fn action(&self) -> Result<Action, String> {
-        let aim = || point("action.x and action.y", self.x, self.y);
-        let text = || present("action.text", self.text.clone());
-        let number = || present("action.number", self.number);
-        Ok(match present("action.kind", self.kind.as_deref())? {
-            "click" => Action::Click { at: aim()? },
-            "write" => Action::Write {
-                into: self.x.map(|_| aim()).transpose()?,
-                content: text()?,
-                press_enter: present("action.press_enter", self.press_enter)?,
-            },
-            "scroll" => Action::Scroll { direction: word("action.text", &text()?, Direction::parse)? },
-            "go_back" => Action::GoBack,
-            "refresh" => Action::Refresh,
-            "restart" => Action::Restart,
-            "goto" => Action::Goto { url: text()? },
-            "wait" => Action::Wait { seconds: u8::try_from(number()?).map_err(|e| e.to_string())? },
-            "answer" => Action::Answer { content: text()? },
-            "drag" => Action::Drag {
-                from: point("action.from_x and from_y", self.from_x, self.from_y)?,
-                to: aim()?,
-            },
-            "select_tab" => Action::SelectTab { index: number()?.cast_unsigned() },
-            "press_key" => Action::PressKey { key: text()? },
-            other => return word("action.kind", other, |_| None),
-        })
-    }
-}
-
-fn action_kind(action: &Action) -> &'static str {
-    match action {
-        Action::Click { .. } => "click",
-        Action::Write { .. } => "write",
-        Action::Scroll { .. } => "scroll",
-        Action::GoBack => "go_back",
-        Action::Refresh => "refresh",
-        Action::Restart => "restart",
-        Action::Goto { .. } => "goto",
-        Action::Wait { .. } => "wait",
-        Action::Answer { .. } => "answer",
-        Action::Drag { .. } => "drag",
-        Action::SelectTab { .. } => "select_tab",
-        Action::PressKey { .. } => "press_key",
-    }
-}
-
-fn point(columns: &str, x: Option<f32>, y: Option<f32>) -> Result<PagePoint, String> {
-    Ok(PagePoint { x: present(columns, x)?, y: present(columns, y)? })
 }
 
 impl From<&Outcome> for OutcomeCell {

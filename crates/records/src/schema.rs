@@ -242,20 +242,22 @@ columns! {
         /// In the grammar's own words.
         name: String,
         args_json: String,
-        /// Where it aims, CSS pixels of the viewport; a drag's end.
+        /// Where it aims, CSS pixels of the viewport (null: where the mouse is); a drag's end; of several actions the last that aims.
         x: Option<f32>,
         y: Option<f32>,
         valid: bool,
         /// Why there is no action.
         error: Option<String>,
-        /// `click`, `write`, `scroll`, `go_back`, `refresh`, `restart`, `goto`, `wait`, `answer`, `drag`, `select_tab`, `press_key`.
+        /// `click`, `move`, `write`, `scroll`, `go_back`, `go_forward`, `refresh`, `restart`, `goto`, `wait`, `answer`, `drag`,
+        /// `select_tab`, `open_tab`, `press_key`, `several`.
         kind: Option<String>,
-        /// A drag's beginning.
+        /// A drag's beginning (null: where the mouse is).
         from_x: Option<f32>,
         from_y: Option<f32>,
-        /// What is written or answered, the address, the key, or the direction.
+        /// What is written or answered, the address, the key, the direction, the button (null: left), or several actions as a JSON
+        /// list of objects with the names of these columns.
         text: Option<String>,
-        /// Seconds to wait, or the tab's index.
+        /// Seconds to wait, the tab's index, clicks or presses (null: 1), or pixels to scroll (null: most of a screen).
         number: Option<i32>,
         press_enter: Option<bool>,
     }

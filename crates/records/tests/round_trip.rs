@@ -19,6 +19,11 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 
+/// What the doors let into an action.
+fn finite() -> impl Strategy<Value = f32> + Clone {
+    float().prop_map(|value| if value.is_finite() { value } else { 0.5 })
+}
+
 /// Not NaN, which is not equal to itself; infinities and both zeros are in.
 fn float() -> impl Strategy<Value = f32> + Clone {
     any::<f32>().prop_map(|value| if value.is_nan() { 0.25 } else { value })
@@ -56,7 +61,7 @@ fn timing() -> impl Strategy<Value = TimeSplit> {
 }
 
 fn reply() -> impl Strategy<Value = Reply> {
-    nouns::reply(nouns::action(nouns::point(float()), text()), text())
+    nouns::reply(nouns::action(nouns::point(finite()), text()), text())
 }
 
 fn components() -> impl Strategy<Value = Vec<Component>> {

@@ -16,7 +16,10 @@ mod timing;
 mod trace;
 mod trajectory;
 
-pub use action::{Action, Direction, ModelPoint, PagePoint, Reply, page_from_model};
+pub use action::{
+    Action, Button, CLICKS_MAX, Direction, EMPTY_PAGE, ModelPoint, PRESSES_MAX, PagePoint, Reply,
+    SCROLL_PIXELS_MAX, SEVERAL_MAX, WAIT_SECONDS_MAX, page_from_model,
+};
 pub use evidence::Evidence;
 pub use group::{GroupRecord, GroupStatistics};
 pub use id::{BadId, EnvWorker, Group, Id, Kind, PolicyWorker, Run, Shard, Trajectory};

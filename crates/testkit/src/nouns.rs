@@ -2,8 +2,9 @@
 //! that takes anything with anything.
 
 use furrow_rollout::{
-    Action, Cause, Direction, Engine, ImageSpan, Outcome, OutcomeName, PagePoint, PolicyKind, PolicyVersion,
-    Reply, StateOrigin, Tab, TimeSplit, TokenTrace, Trace,
+    Action, Button, CLICKS_MAX, Cause, Direction, Engine, ImageSpan, Outcome, OutcomeName, PRESSES_MAX,
+    PagePoint, PolicyKind, PolicyVersion, Reply, SCROLL_PIXELS_MAX, StateOrigin, Tab, TimeSplit, TokenTrace,
+    Trace, WAIT_SECONDS_MAX,
 };
 use proptest::option;
 use proptest::prelude::*;
@@ -14,25 +15,40 @@ pub fn point(coordinate: impl Strategy<Value = f32> + Clone) -> impl Strategy<Va
     (coordinate.clone(), coordinate).prop_map(|(x, y)| PagePoint { x, y })
 }
 
-/// Every kind of action.
+/// Every kind of action, and several of them as one.
 pub fn action(
+    point: impl Strategy<Value = PagePoint> + Clone + 'static,
+    text: impl Strategy<Value = String> + Clone + 'static,
+) -> impl Strategy<Value = Action> {
+    let several = prop::collection::vec(one_action(point.clone(), text.clone()), 2..5);
+    let several =
+        several.prop_filter_map("nothing follows an answer", |actions| Action::of_several(actions).ok());
+    prop_oneof![4 => one_action(point, text), 1 => several]
+}
+
+fn one_action(
     point: impl Strategy<Value = PagePoint> + Clone + 'static,
     text: impl Strategy<Value = String> + Clone + 'static,
 ) -> impl Strategy<Value = Action> {
     let write = (option::of(point.clone()), text.clone(), any::<bool>());
     prop_oneof![
-        point.clone().prop_map(|at| Action::Click { at }),
+        (option::of(point.clone()), select(&Button::ALL[..]), 1..=CLICKS_MAX)
+            .prop_map(|(at, button, count)| Action::Click { at, button, count }),
+        point.clone().prop_map(|at| Action::Move { at }),
         write.prop_map(|(into, content, press_enter)| Action::Write { into, content, press_enter }),
-        select(&Direction::ALL[..]).prop_map(|direction| Action::Scroll { direction }),
+        (option::of(point.clone()), select(&Direction::ALL[..]), option::of(1..=SCROLL_PIXELS_MAX))
+            .prop_map(|(at, direction, pixels)| Action::Scroll { at, direction, pixels }),
         Just(Action::GoBack),
+        Just(Action::GoForward),
         Just(Action::Refresh),
         Just(Action::Restart),
         text.clone().prop_map(|url| Action::Goto { url }),
-        (0u8..=10).prop_map(|seconds| Action::Wait { seconds }),
+        (0u8..=WAIT_SECONDS_MAX).prop_map(|seconds| Action::Wait { seconds }),
         text.clone().prop_map(|content| Action::Answer { content }),
-        (point.clone(), point).prop_map(|(from, to)| Action::Drag { from, to }),
+        (option::of(point.clone()), point).prop_map(|(from, to)| Action::Drag { from, to }),
         any::<u32>().prop_map(|index| Action::SelectTab { index }),
-        text.prop_map(|key| Action::PressKey { key }),
+        text.clone().prop_map(|url| Action::OpenTab { url }),
+        (text, 1..=PRESSES_MAX).prop_map(|(key, times)| Action::PressKey { key, times }),
     ]
 }
 

@@ -1,6 +1,11 @@
 //! Replies, actions and outcomes.
 
-use furrow_rollout::{Action, Direction, Outcome, OutcomeName, PagePoint, Reply};
+use std::ops::RangeInclusive;
+
+use furrow_rollout::{
+    Action, Button, CLICKS_MAX, Direction, Outcome, OutcomeName, PRESSES_MAX, PagePoint, Reply,
+    SCROLL_PIXELS_MAX, SEVERAL_MAX, WAIT_SECONDS_MAX,
+};
 
 use crate::error::{WireError, capped, finite, need, unknown, word};
 use crate::limits::{TEXT_BYTES_MAX, URL_BYTES_MAX};
@@ -49,13 +54,23 @@ pub fn outcome_into(noun: &Outcome) -> v1::Outcome {
 fn action_from(message: v1::Action) -> Result<Action, WireError> {
     let text = |text: String, key| capped(text, TEXT_BYTES_MAX, key);
     Ok(match need(message.kind, "action.kind")? {
-        a::Kind::Click(m) => Action::Click { at: point_from(m.at, "click.at")? },
+        a::Kind::Click(m) => Action::Click {
+            at: optional_point(m.at, "click.at")?,
+            button: word(Button::parse(&m.button), "click.button", &m.button, "left, middle or right")?,
+            count: number(m.count, 1..=CLICKS_MAX.into(), "click.count", "1 to 3")? as u8,
+        },
+        a::Kind::Move(m) => Action::Move { at: point_from(m.at, "move.at")? },
         a::Kind::Write(m) => Action::Write {
-            into: m.into.map(|point| point_from(Some(point), "write.into")).transpose()?,
+            into: optional_point(m.into, "write.into")?,
             content: text(m.content, "write.content")?,
             press_enter: m.press_enter,
         },
         a::Kind::Scroll(m) => Action::Scroll {
+            at: optional_point(m.at, "scroll.at")?,
+            pixels: m
+                .pixels
+                .map(|pixels| number(pixels, 1..=SCROLL_PIXELS_MAX, "scroll.pixels", "1 to 10000"))
+                .transpose()?,
             direction: word(
                 Direction::parse(&m.direction),
                 "scroll.direction",
@@ -64,41 +79,75 @@ fn action_from(message: v1::Action) -> Result<Action, WireError> {
             )?,
         },
         a::Kind::GoBack(_) => Action::GoBack,
+        a::Kind::GoForward(_) => Action::GoForward,
         a::Kind::Refresh(_) => Action::Refresh,
         a::Kind::Restart(_) => Action::Restart,
         a::Kind::Goto(m) => Action::Goto { url: capped(m.url, URL_BYTES_MAX, "goto.url")? },
-        a::Kind::Wait(m) => Action::Wait { seconds: seconds_from(m.seconds)? },
+        a::Kind::Wait(m) => Action::Wait {
+            seconds: number(m.seconds, 0..=WAIT_SECONDS_MAX.into(), "wait.seconds", "0 to 30")? as u8,
+        },
         a::Kind::Answer(m) => Action::Answer { content: text(m.content, "answer.content")? },
         a::Kind::Drag(m) => {
-            Action::Drag { from: point_from(m.from, "drag.from")?, to: point_from(m.to, "drag.to")? }
+            Action::Drag { from: optional_point(m.from, "drag.from")?, to: point_from(m.to, "drag.to")? }
         }
         a::Kind::SelectTab(m) => Action::SelectTab { index: m.index },
-        a::Kind::PressKey(m) => Action::PressKey { key: capped(m.key, 256, "press_key.key")? },
+        a::Kind::PressKey(m) => Action::PressKey {
+            key: capped(m.key, 256, "press_key.key")?,
+            times: number(m.times, 1..=PRESSES_MAX.into(), "press_key.times", "1 to 20")? as u8,
+        },
+        a::Kind::OpenTab(m) => Action::OpenTab { url: capped(m.url, URL_BYTES_MAX, "open_tab.url")? },
+        a::Kind::Several(m) => several_from(m)?,
     })
+}
+
+/// Looked at before it is read: no list is longer, and none lies in another, however deep a message is nested.
+fn several_from(message: a::Several) -> Result<Action, WireError> {
+    let right = "2 to 16 actions, none of them several, an answer only as the last";
+    let nested = |action: &v1::Action| matches!(action.kind, Some(a::Kind::Several(_)));
+    let count = message.actions.len();
+    if !(2..=SEVERAL_MAX).contains(&count) || message.actions.iter().any(nested) {
+        return Err(unknown("several.actions", &format!("{count} actions"), right));
+    }
+    let actions = message.actions.into_iter().map(action_from).collect::<Result<Vec<_>, _>>()?;
+    Action::of_several(actions).map_err(|why| unknown("several.actions", &why, right))
 }
 
 fn action_into(noun: &Action) -> v1::Action {
     let kind = match noun {
-        Action::Click { at } => a::Kind::Click(a::Click { at: Some(point_into(*at)) }),
+        Action::Click { at, button, count } => a::Kind::Click(a::Click {
+            at: at.map(point_into),
+            button: button.as_str().to_owned(),
+            count: u32::from(*count),
+        }),
+        Action::Move { at } => a::Kind::Move(a::Move { at: Some(point_into(*at)) }),
         Action::Write { into, content, press_enter } => a::Kind::Write(a::Write {
             into: into.map(point_into),
             content: content.clone(),
             press_enter: *press_enter,
         }),
-        Action::Scroll { direction } => {
-            a::Kind::Scroll(a::Scroll { direction: direction.as_str().to_owned() })
-        }
+        Action::Scroll { at, direction, pixels } => a::Kind::Scroll(a::Scroll {
+            direction: direction.as_str().to_owned(),
+            at: at.map(point_into),
+            pixels: *pixels,
+        }),
         Action::GoBack => a::Kind::GoBack(a::Plain {}),
+        Action::GoForward => a::Kind::GoForward(a::Plain {}),
         Action::Refresh => a::Kind::Refresh(a::Plain {}),
         Action::Restart => a::Kind::Restart(a::Plain {}),
         Action::Goto { url } => a::Kind::Goto(a::Goto { url: url.clone() }),
         Action::Wait { seconds } => a::Kind::Wait(a::Wait { seconds: u32::from(*seconds) }),
         Action::Answer { content } => a::Kind::Answer(a::Answer { content: content.clone() }),
         Action::Drag { from, to } => {
-            a::Kind::Drag(a::Drag { from: Some(point_into(*from)), to: Some(point_into(*to)) })
+            a::Kind::Drag(a::Drag { from: from.map(point_into), to: Some(point_into(*to)) })
         }
         Action::SelectTab { index } => a::Kind::SelectTab(a::SelectTab { index: *index }),
-        Action::PressKey { key } => a::Kind::PressKey(a::PressKey { key: key.clone() }),
+        Action::PressKey { key, times } => {
+            a::Kind::PressKey(a::PressKey { key: key.clone(), times: u32::from(*times) })
+        }
+        Action::OpenTab { url } => a::Kind::OpenTab(a::OpenTab { url: url.clone() }),
+        Action::Several(actions) => {
+            a::Kind::Several(a::Several { actions: actions.iter().map(action_into).collect() })
+        }
     };
     v1::Action { kind: Some(kind) }
 }
@@ -108,13 +157,19 @@ fn point_from(message: Option<v1::Point>, key: &'static str) -> Result<PagePoint
     Ok(PagePoint { x: finite(point.x, key)?, y: finite(point.y, key)? })
 }
 
+fn optional_point(message: Option<v1::Point>, key: &'static str) -> Result<Option<PagePoint>, WireError> {
+    message.map(|point| point_from(Some(point), key)).transpose()
+}
+
 fn point_into(noun: PagePoint) -> v1::Point {
     v1::Point { x: noun.x, y: noun.y }
 }
 
-fn seconds_from(seconds: u32) -> Result<u8, WireError> {
-    match seconds {
-        0..=10 => Ok(seconds as u8),
-        other => Err(unknown("wait.seconds", &other.to_string(), "0 to 10")),
-    }
+fn number(
+    number: u32,
+    allowed: RangeInclusive<u32>,
+    key: &'static str,
+    expected: &'static str,
+) -> Result<u32, WireError> {
+    word(allowed.contains(&number).then_some(number), key, &number.to_string(), expected)
 }

@@ -353,8 +353,32 @@ fn a_door_names_the_field_and_what_is_right() {
         "screenshot.bytes has 13631488",
     );
     refused(
-        |step| step.reply.action = Ok(Action::Wait { seconds: 11 }),
-        "wait.seconds is \"11\"; expected 0 to 10",
+        |step| step.reply.action = Ok(Action::Wait { seconds: 31 }),
+        "wait.seconds is \"31\"; expected 0 to 30",
+    );
+    let at = PagePoint { x: 1.0, y: 1.0 };
+    refused(
+        |step| step.reply.action = Ok(Action::Click { at: Some(at), button: Button::Left, count: 4 }),
+        "click.count is \"4\"; expected 1 to 3",
+    );
+    refused(
+        |step| step.reply.action = Ok(Action::Scroll { at: None, direction: Direction::Up, pixels: Some(0) }),
+        "scroll.pixels is \"0\"; expected 1 to 10000",
+    );
+    refused(
+        |step| step.reply.action = Ok(Action::PressKey { key: "a".into(), times: 21 }),
+        "press_key.times is \"21\"; expected 1 to 20",
+    );
+    refused(
+        |step| step.reply.action = Ok(Action::Several(vec![Action::GoBack])),
+        "several.actions is \"1 actions\"; expected 2 to 16 actions",
+    );
+    refused(
+        |step| {
+            let inner = Action::Several(vec![Action::GoBack, Action::GoBack]);
+            step.reply.action = Ok(Action::Several(vec![inner, Action::GoBack]));
+        },
+        "none of them several",
     );
     refused(|step| step.timing.add(Cause::Boot, u64::MAX), "timing.micros");
 }

@@ -8,7 +8,7 @@ use chromiumoxide::cdp::browser_protocol::input::{
     SetInterceptDragsParams,
 };
 use chromiumoxide::keys::{KeyDefinition, USKEYBOARD_LAYOUT};
-use furrow_rollout::{Direction, PagePoint, Size};
+use furrow_rollout::{Button, Direction, PagePoint, Size};
 use futures::StreamExt;
 use futures::future::try_join_all;
 
@@ -21,17 +21,36 @@ const TYPED_CHARS_MAX: usize = 200;
 /// Stops between the two ends of a drag; fewer and a page takes it for a click.
 const DRAG_STOPS: u8 = 6;
 
+/// Share of a screen that a scroll without a distance moves: a fifth stays in view.
+const MOST_OF_A_SCREEN: f64 = 0.8;
+
 /// Time a page gets to say that a native drag began.
 const DRAG_BEGINS: Duration = Duration::from_millis(120);
 
-/// Moves, presses and releases. Sent together and delivered in order: one round trip instead of three.
-pub(super) async fn click(tab: &Tab, at: PagePoint) -> Result<(), StageError> {
-    let events = [
-        mouse(DispatchMouseEventType::MouseMoved, at, MouseButton::None),
-        mouse(DispatchMouseEventType::MousePressed, at, MouseButton::Left),
-        mouse(DispatchMouseEventType::MouseReleased, at, MouseButton::Left),
-    ];
+/// Moves, presses and releases so many times. Sent together and delivered in order: one round trip instead of three. The second press of a
+/// double click says that it is the second, as a mouse driver would.
+pub(super) async fn click(tab: &Tab, at: PagePoint, button: Button, count: u8) -> Result<(), StageError> {
+    let button = match button {
+        Button::Left => MouseButton::Left,
+        Button::Middle => MouseButton::Middle,
+        Button::Right => MouseButton::Right,
+    };
+    let pair = |nth| {
+        [DispatchMouseEventType::MousePressed, DispatchMouseEventType::MouseReleased].map(|kind| {
+            let mut event = mouse(kind, at, button.clone());
+            event.click_count = Some(i64::from(nth));
+            event
+        })
+    };
+    let moved = mouse(DispatchMouseEventType::MouseMoved, at, MouseButton::None);
+    let events = std::iter::once(moved).chain((1..=count).flat_map(pair));
     try_join_all(events.map(|event| tab.call(event, tab.deadlines.input, "a click"))).await.map(drop)
+}
+
+/// Moves the mouse and leaves it.
+pub(super) async fn hover(tab: &Tab, at: PagePoint) -> Result<(), StageError> {
+    let moved = mouse(DispatchMouseEventType::MouseMoved, at, MouseButton::None);
+    tab.call(moved, tab.deadlines.input, "moving the mouse").await.map(drop)
 }
 
 /// Replaces what the field at a point holds, or types where the focus is.
@@ -42,7 +61,7 @@ pub(super) async fn write(
     press_enter: bool,
 ) -> Result<(), StageError> {
     if let Some(at) = into {
-        click(tab, at).await?;
+        click(tab, at, Button::Left, 1).await?;
         select_all(tab).await?;
         if content.is_empty() {
             press(tab, "Delete").await?;
@@ -65,17 +84,25 @@ pub(super) async fn write(
     if press_enter { press(tab, "Enter").await } else { Ok(()) }
 }
 
-/// Most of a screen, at the centre: what scrolls there scrolls, be it the page or a box in it.
-pub(super) async fn scroll(tab: &Tab, direction: Direction, viewport: Size) -> Result<(), StageError> {
-    let (width, height) = (f64::from(viewport.width), f64::from(viewport.height));
+/// Turns the wheel at a point, or at the centre: what scrolls there scrolls, be it the page or a box in it. So many pixels, or most of a
+/// screen.
+pub(super) async fn scroll(
+    tab: &Tab,
+    at: Option<PagePoint>,
+    direction: Direction,
+    pixels: Option<u32>,
+    viewport: Size,
+) -> Result<(), StageError> {
+    let far = |side: u32| pixels.map_or(MOST_OF_A_SCREEN * f64::from(side), f64::from);
+    let (width, height) = (far(viewport.width), far(viewport.height));
     let (x, y) = match direction {
-        Direction::Down => (0.0, 0.8 * height),
-        Direction::Up => (0.0, -0.8 * height),
-        Direction::Right => (0.8 * width, 0.0),
-        Direction::Left => (-0.8 * width, 0.0),
+        Direction::Down => (0.0, height),
+        Direction::Up => (0.0, -height),
+        Direction::Right => (width, 0.0),
+        Direction::Left => (-width, 0.0),
     };
     let centre = PagePoint { x: viewport.width as f32 / 2.0, y: viewport.height as f32 / 2.0 };
-    let mut wheel = mouse(DispatchMouseEventType::MouseWheel, centre, MouseButton::None);
+    let mut wheel = mouse(DispatchMouseEventType::MouseWheel, at.unwrap_or(centre), MouseButton::None);
     (wheel.delta_x, wheel.delta_y) = (Some(x), Some(y));
     tab.call(wheel, tab.deadlines.input, "scrolling").await.map(drop)
 }

@@ -14,7 +14,8 @@ use chromiumoxide::cdp::browser_protocol::target::{
     CreateBrowserContextParams, CreateTargetParams, DisposeBrowserContextParams, TargetId,
 };
 use furrow_rollout::{
-    Action, Ancestry, Clock, Evidence, Hint, Observation, Outcome, OutcomeName, PagePoint, Size, Task,
+    Action, Ancestry, Button, Clock, EMPTY_PAGE, Evidence, Hint, Observation, Outcome, OutcomeName,
+    PagePoint, Size, Task,
 };
 use furrow_telemetry::{BlockReason, DialogDismissed, PopupClosed};
 use serde_json::Value;
@@ -54,6 +55,8 @@ pub(super) struct Context {
     /// Oldest first.
     tabs: Vec<Tab>,
     active: usize,
+    /// Where the mouse is, for actions that do not say where.
+    mouse: PagePoint,
     changes: mpsc::Receiver<Change>,
     /// The page's clock is in our hand.
     clock_stopped: bool,
@@ -89,6 +92,7 @@ impl Context {
             egress,
             tabs: Vec::new(),
             active: 0,
+            mouse: PagePoint { x: 0.0, y: 0.0 },
             changes,
             clock_stopped: false,
             time_granted: false,
@@ -114,7 +118,7 @@ impl Context {
 
     /// Opens an empty tab and shows it.
     async fn add_tab(&mut self) -> Result<(), StageError> {
-        let mut create = CreateTargetParams::new("about:blank");
+        let mut create = CreateTargetParams::new(EMPTY_PAGE);
         create.browser_context_id = Some(self.id.clone());
         let link = &self.running.link;
         let page =
@@ -211,20 +215,40 @@ impl Context {
         }
     }
 
-    async fn go_back(&self) -> Result<Outcome, StageError> {
+    /// To the page so many places on in the tab's history, -1 for the one before.
+    async fn go_in_history(&self, places: i64) -> Result<Outcome, StageError> {
         let tab = self.tab()?;
         let history =
             tab.call(GetNavigationHistoryParams {}, self.config.deadlines.input, "the history").await?;
-        let before =
-            usize::try_from(history.current_index - 1).ok().and_then(|index| history.entries.get(index));
-        match before {
+        let there =
+            usize::try_from(history.current_index + places).ok().and_then(|index| history.entries.get(index));
+        match there {
             // The empty page every tab begins with is no page to go back to.
-            Some(entry) if entry.url != "about:blank" => {
-                let back = NavigateToHistoryEntryParams::new(entry.id);
-                tab.call(back, self.config.deadlines.navigation, "going back").await?;
+            Some(entry) if entry.url != EMPTY_PAGE => {
+                let go = NavigateToHistoryEntryParams::new(entry.id);
+                tab.call(go, self.config.deadlines.navigation, "going through the history").await?;
                 Ok(Outcome::named(OutcomeName::Ok))
             }
-            _ => Ok(Outcome::told(OutcomeName::NoHistory, "there is no page to go back to")),
+            _ => {
+                let way = if places < 0 { "back" } else { "forward" };
+                Ok(Outcome::told(OutcomeName::NoHistory, format!("there is no page to go {way} to")))
+            }
+        }
+    }
+
+    async fn open_tab(&mut self, url: &str) -> Result<Outcome, StageError> {
+        let is_empty = url == EMPTY_PAGE;
+        if let (false, Err(off)) = (is_empty, self.egress.allow().judge(url)) {
+            return Ok(Outcome::told(OutcomeName::OffList, off_list(off.reason, &off.host)));
+        }
+        let most = self.config.tabs_max;
+        if self.tabs.len() >= most as usize {
+            return Ok(Outcome::told(OutcomeName::PopupClosed, format!("at most {most} tabs stay open")));
+        }
+        self.add_tab().await?;
+        match is_empty {
+            true => Ok(Outcome::named(OutcomeName::Ok)),
+            false => self.while_it_loads(async |context| context.navigate(url).await).await,
         }
     }
 
@@ -237,7 +261,26 @@ impl Context {
                 Pick::Outside => act::press(self.tab()?, "Escape").await?,
             }
         }
-        act::click(self.tab()?, at).await?;
+        act::click(self.tab()?, at, Button::Left, 1).await?;
+        Ok(Outcome::named(OutcomeName::Ok))
+    }
+
+    /// Several actions, until one ends otherwise than well; what comes behind it was meant for a page that is not there.
+    async fn do_several(&mut self, actions: &[Action]) -> Result<Outcome, StageError> {
+        for (number, action) in (1..).zip(actions) {
+            let outcome = Box::pin(self.do_it(action)).await?;
+            if outcome.name != OutcomeName::Ok {
+                let Outcome { name, detail } = outcome;
+                let left = actions.len() - number;
+                return Ok(match left {
+                    0 => Outcome::told(name, detail),
+                    left => Outcome::told(
+                        name,
+                        format!("action {number}: {detail}; {left} after it were left out"),
+                    ),
+                });
+            }
+        }
         Ok(Outcome::named(OutcomeName::Ok))
     }
 
@@ -282,18 +325,37 @@ impl Context {
         Ok(Outcome::named(OutcomeName::Ok))
     }
 
+    /// Does one action and remembers where it left the mouse.
     async fn do_it(&mut self, action: &Action) -> Result<Outcome, StageError> {
+        let outcome = self.do_one(action).await?;
+        self.mouse = action.point().unwrap_or(self.mouse);
+        Ok(outcome)
+    }
+
+    async fn do_one(&mut self, action: &Action) -> Result<Outcome, StageError> {
         let done = Outcome::named(OutcomeName::Ok);
         match action {
-            Action::Click { at } => return self.click(*at).await,
+            Action::Click { at, button: Button::Left, count: 1 } => {
+                return self.click(at.unwrap_or(self.mouse)).await;
+            }
+            Action::Click { at, button, count } => {
+                act::click(self.tab()?, at.unwrap_or(self.mouse), *button, *count).await?;
+            }
+            Action::Move { at } => act::hover(self.tab()?, *at).await?,
             Action::Write { into, content, press_enter } => {
                 act::write(self.tab()?, *into, content, *press_enter).await?;
             }
-            Action::Scroll { direction } => {
+            Action::Scroll { at, direction, pixels } => {
                 let shown = self.shown();
-                self.in_page_time(async |tab| act::scroll(tab, *direction, shown).await).await?;
+                self.in_page_time(async |tab| act::scroll(tab, *at, *direction, *pixels, shown).await)
+                    .await?;
             }
-            Action::GoBack => return self.while_it_loads(async |context| context.go_back().await).await,
+            Action::GoBack => {
+                return self.while_it_loads(async |context| context.go_in_history(-1).await).await;
+            }
+            Action::GoForward => {
+                return self.while_it_loads(async |context| context.go_in_history(1).await).await;
+            }
             Action::Refresh => return self.while_it_loads(async |context| context.reload().await).await,
             Action::Restart => {
                 let start = self.task.start_url.clone();
@@ -304,11 +366,15 @@ impl Context {
             }
             Action::Wait { seconds } => self.wait(*seconds).await?,
             Action::Drag { from, to } => {
-                self.in_page_time(async |tab| act::drag(tab, *from, *to).await).await?;
+                let from = from.unwrap_or(self.mouse);
+                self.in_page_time(async |tab| act::drag(tab, from, *to).await).await?;
             }
             Action::SelectTab { index } => return self.select_tab(*index),
-            Action::PressKey { key } => match act::key_named(key) {
-                Some((modifiers, key)) => act::press_times(self.tab()?, key, modifiers, 1).await?,
+            Action::OpenTab { url } => return self.open_tab(url).await,
+            Action::PressKey { key, times } => match act::key_named(key) {
+                Some((modifiers, key)) => {
+                    act::press_times(self.tab()?, key, modifiers, u64::from(*times)).await?;
+                }
                 None => {
                     let why = format!(
                         "there is no key {key:?}; use names such as Enter, Tab, ArrowDown or Control+a"
@@ -316,6 +382,7 @@ impl Context {
                     return Ok(Outcome::told(OutcomeName::InvalidAction, why));
                 }
             },
+            Action::Several(actions) => return self.do_several(actions).await,
             Action::Answer { .. } => return Ok(Outcome::named(OutcomeName::Answered)),
         }
         Ok(done)
@@ -365,10 +432,10 @@ impl Context {
         let Size { width, height } = self.shown();
         let outside =
             |at: &PagePoint| !(0.0..=width as f32).contains(&at.x) || !(0.0..=height as f32).contains(&at.y);
-        match action {
-            Action::Drag { from, to } => outside(from) || outside(to),
+        action.parts().iter().any(|part| match part {
+            Action::Drag { from, to } => from.as_ref().is_some_and(outside) || outside(to),
             other => other.point().is_some_and(|at| outside(&at)),
-        }
+        })
     }
 
     /// What happened beside the action is worth more to the policy than that it was carried out.

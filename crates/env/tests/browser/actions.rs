@@ -1,7 +1,7 @@
 //! Each action does to a page what a person's hand would.
 
 use furrow_env::Stage;
-use furrow_rollout::{Action, Clock, Direction, ObservationSpec, Outcome, OutcomeName, Size};
+use furrow_rollout::{Action, Button, Clock, Direction, ObservationSpec, Outcome, OutcomeName, Size};
 use serde_json::{Value, json};
 
 use crate::ground::{Ground, act, at, click, ground, state};
@@ -25,7 +25,7 @@ fn write(into: Option<(f32, f32)>, content: &str, press_enter: bool) -> Action {
 }
 
 fn key(key: &str) -> Action {
-    Action::PressKey { key: key.into() }
+    Action::press(key)
 }
 
 const FIELD: &str = "<form onsubmit='state.sent = f.value; return false'><input id=f value=old style='position:absolute;left:10px;top:10px;width:200px'></form><script>state = {}; f.onkeydown = (e) => { state.keys = (state.keys ?? 0) + 1 }; f.oninput = () => { state.value = f.value }</script>";
@@ -73,12 +73,12 @@ async fn input_reaches_the_page_as_real_events() {
     .await;
 
     let tall = "<div style='height:3000px'></div><script>state = {}; onscroll = () => { state.y = scrollY }</script>";
-    let down = Action::Scroll { direction: Direction::Down };
+    let down = Action::scroll(Direction::Down);
     check(&ground, tall, vec![down.clone()], json!({"y": 410}), ok).await;
     check(
         &ground,
         tall,
-        vec![down.clone(), down.clone(), Action::Scroll { direction: Direction::Up }],
+        vec![down.clone(), down.clone(), Action::scroll(Direction::Up)],
         json!({"y": 410}),
         ok,
     )
@@ -87,11 +87,88 @@ async fn input_reaches_the_page_as_real_events() {
     check(&ground, nested, vec![down], json!({"inner": true}), ok).await;
 
     let mouse = "<script>state = {moves: 0}; onmousedown = (e) => { state.from = [e.x, e.y] }; onmousemove = (e) => { if (e.buttons === 1) state.moves++ }; onmouseup = (e) => { state.to = [e.x, e.y] }</script>";
-    let drag = Action::Drag { from: at(40.0, 50.0), to: at(240.0, 150.0) };
+    let drag = Action::drag(at(40.0, 50.0), at(240.0, 150.0));
     check(&ground, mouse, vec![drag.clone()], json!({"moves": 6, "from": [40, 50], "to": [240, 150]}), ok)
         .await;
     let native = "<div draggable=true id=d style='position:absolute;left:20px;top:30px;width:60px;height:40px;background:red' ondragstart='event.dataTransfer.setData(\"text\", \"it\")'></div><div style='position:absolute;left:200px;top:100px;width:100px;height:100px;background:blue' ondragover='event.preventDefault()' ondrop='state = {dropped: event.dataTransfer.getData(\"text\")}'></div>";
     check(&ground, native, vec![drag], json!({"dropped": "it"}), ok).await;
+    ground.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn buttons_counts_and_places_are_those_of_the_action() {
+    let ground = ground().await;
+    let ok = OutcomeName::Ok;
+    let told = "<div style='position:absolute;left:0;top:0;width:400px;height:300px'>some words here</div><script>state = {}; for (const kind of ['click', 'dblclick', 'contextmenu', 'auxclick']) addEventListener(kind, (e) => { e.preventDefault(); state[kind] = (state[kind] ?? 0) + 1; state.at = [e.x, e.y] }); onmousedown = (e) => { state.detail = e.detail; state.button = e.button }</script>";
+    let pressed = |at, button, count| Action::Click { at, button, count };
+    let there = at(40.0, 12.0);
+    check(
+        &ground,
+        told,
+        vec![pressed(Some(there), Button::Left, 2)],
+        json!({"click": 2, "dblclick": 1, "at": [40, 12], "detail": 2, "button": 0}),
+        ok,
+    )
+    .await;
+    check(
+        &ground,
+        told,
+        vec![pressed(Some(there), Button::Right, 1)],
+        json!({"contextmenu": 1, "auxclick": 1, "at": [40, 12], "detail": 1, "button": 2}),
+        ok,
+    )
+    .await;
+    // Without a place: where the action before left the mouse.
+    check(
+        &ground,
+        told,
+        vec![Action::Move { at: at(90.0, 30.0) }, pressed(None, Button::Middle, 1)],
+        json!({"auxclick": 1, "at": [90, 30], "detail": 1, "button": 1}),
+        ok,
+    )
+    .await;
+
+    let menu = "<div style='position:absolute;left:10px;top:10px;width:100px;height:40px' onmouseenter='state = {open: true}'>menu</div><script>state = {}</script>";
+    check(&ground, menu, vec![Action::Move { at: at(50.0, 30.0) }], json!({"open": true}), ok).await;
+
+    let boxes = "<div id=box style='position:absolute;left:20px;top:20px;width:100px;height:100px;overflow:auto'><div style='height:900px'></div></div><div style='height:3000px'></div><script>state = {}; box.onscroll = () => { state.inner = box.scrollTop }; onscroll = () => { state.outer = scrollY }</script>";
+    let wheel = |at, pixels| Action::Scroll { at, direction: Direction::Down, pixels };
+    check(&ground, boxes, vec![wheel(Some(at(60.0, 60.0)), Some(150))], json!({"inner": 150}), ok).await;
+    check(&ground, boxes, vec![wheel(Some(at(300.0, 200.0)), Some(150))], json!({"outer": 150}), ok).await;
+
+    let four = Action::PressKey { key: "x".into(), times: 4 };
+    check(
+        &ground,
+        FIELD,
+        vec![click(50.0, 20.0), key("Control+a"), four],
+        json!({"keys": 5, "value": "xxxx"}),
+        ok,
+    )
+    .await;
+    ground.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_actions_are_done_until_one_goes_wrong() {
+    let ground = ground().await;
+    let done = vec![click(50.0, 20.0), key("Control+a"), write(None, "mug", true)];
+    let want = json!({"keys": 5, "value": "mug", "sent": "mug"});
+    check(&ground, FIELD, vec![Action::Several(done)], want, OutcomeName::Ok).await;
+
+    let mut stage = ground.page(FIELD).await;
+    let wrong = vec![click(50.0, 20.0), key("Hyper+x"), write(None, "mug", true)];
+    let outcome = act(&mut stage, Action::Several(wrong)).await;
+    assert_eq!(outcome.name, OutcomeName::InvalidAction);
+    assert!(
+        outcome.detail.starts_with("action 2: ") && outcome.detail.ends_with("; 1 after it were left out"),
+        "{outcome:?}"
+    );
+    assert_eq!(state(&mut stage).await, json!({}));
+    // One place outside the page, and none of them is done.
+    let outside = vec![click(50.0, 20.0), write(None, "mug", true), click(9000.0, 20.0)];
+    assert_eq!(act(&mut stage, Action::Several(outside)).await.name, OutcomeName::OutsidePage);
+    assert_eq!(state(&mut stage).await, json!({}));
+    stage.close().await;
     ground.close().await;
 }
 
@@ -206,7 +283,7 @@ async fn a_list_that_is_seen_open_can_be_chosen_from() {
             // What the page closed by itself is no list any more: the click goes to the page.
             act(&mut stage, click(60.0, 49.0)).await;
             assert!(open(&mut stage).await, "{case}: not open again");
-            stage.act(&Action::PressKey { key: "Escape".into() }).await.unwrap();
+            stage.act(&Action::press("Escape")).await.unwrap();
             let outcome = act(&mut stage, click(60.0, 180.0)).await;
             assert_eq!(outcome.name, OutcomeName::Ok, "{case}");
             assert_eq!(state(&mut stage).await, json!({"value": "Row 3"}), "{case}");
@@ -228,6 +305,9 @@ async fn pages_are_gone_to_and_come_back_from() {
     assert_eq!(act(&mut stage, Action::GoBack).await.name, OutcomeName::Ok);
     assert_eq!(stage.observe().await.unwrap().title, "test");
     assert_eq!(act(&mut stage, Action::GoBack).await.name, OutcomeName::NoHistory);
+    assert_eq!(act(&mut stage, Action::GoForward).await.name, OutcomeName::Ok);
+    assert_eq!(stage.observe().await.unwrap().title, "next");
+    assert_eq!(act(&mut stage, Action::GoForward).await.name, OutcomeName::NoHistory);
     act(&mut stage, Action::Goto { url: "http://page.test/next.html".into() }).await;
     assert_eq!(stage.observe().await.unwrap().title, "next");
     act(&mut stage, Action::Refresh).await;
@@ -256,6 +336,13 @@ async fn pages_are_gone_to_and_come_back_from() {
     assert_eq!(act(&mut stage, Action::SelectTab { index: 0 }).await.name, OutcomeName::Ok);
     assert_eq!(stage.observe().await.unwrap().title, "test");
     assert_eq!(act(&mut stage, Action::SelectTab { index: 2 }).await.name, OutcomeName::NoSuchTab);
+    let open = |url: &str| Action::OpenTab { url: url.into() };
+    assert_eq!(act(&mut stage, open("http://page.test/next.html")).await.name, OutcomeName::Ok);
+    assert_eq!(act(&mut stage, open("about:blank")).await.name, OutcomeName::Ok);
+    assert_eq!(act(&mut stage, open("http://elsewhere.test/")).await.name, OutcomeName::OffList);
+    let seen = stage.observe().await.unwrap();
+    let titles: Vec<_> = seen.tabs.iter().map(|tab| (tab.title.as_str(), tab.active)).collect();
+    assert_eq!(titles, [("test", false), ("next", false), ("next", false), ("", true)]);
     stage.close().await;
     ground.close().await;
 }
@@ -294,8 +381,8 @@ async fn virtual_time_stands_still_between_actions() {
     assert_eq!(state(&mut stage).await, json!({"clicks": 3, "fired": 1, "now": began + 75}));
     act(&mut stage, Action::Wait { seconds: 10 }).await;
     assert_eq!(state(&mut stage).await["now"], began + 85);
-    act(&mut stage, Action::Drag { from: at(10.0, 10.0), to: at(60.0, 60.0) }).await;
-    act(&mut stage, Action::Scroll { direction: Direction::Down }).await;
+    act(&mut stage, Action::drag(at(10.0, 10.0), at(60.0, 60.0))).await;
+    act(&mut stage, Action::scroll(Direction::Down)).await;
     // A page that loads gets its time, and can be looked at afterwards.
     for action in [Action::Refresh, Action::Restart, Action::GoBack] {
         act(&mut stage, action).await;

@@ -115,5 +115,5 @@ pub fn at(x: f32, y: f32) -> PagePoint {
 }
 
 pub fn click(x: f32, y: f32) -> Action {
-    Action::Click { at: at(x, y) }
+    Action::click(at(x, y))
 }

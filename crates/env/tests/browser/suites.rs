@@ -35,17 +35,17 @@ fn action(hint: &Value) -> Action {
     let at = || PagePoint { x: number("x"), y: number("y") };
     let text = |key: &str| hint[key].as_str().unwrap().to_owned();
     match hint["action"].as_str().unwrap() {
-        "click_element" => Action::Click { at: at() },
+        "click_element" => Action::click(at()),
         "write_element_abs" => {
             Action::Write { into: Some(at()), content: text("content"), press_enter: true }
         }
         "write" => {
             Action::Write { into: None, content: text("content"), press_enter: hint["press_enter"] == true }
         }
-        "scroll" => Action::Scroll { direction: Direction::parse(&text("direction")).unwrap() },
-        "drag" => Action::Drag { from: at(), to: PagePoint { x: number("to_x"), y: number("to_y") } },
+        "scroll" => Action::scroll(Direction::parse(&text("direction")).unwrap()),
+        "drag" => Action::drag(at(), PagePoint { x: number("to_x"), y: number("to_y") }),
         "select_tab" => Action::SelectTab { index: hint["index"].as_u64().unwrap() as u32 },
-        "press_key" => Action::PressKey { key: text("key") },
+        "press_key" => Action::press(text("key")),
         "go_back" => Action::GoBack,
         "answer" => Action::Answer { content: text("content") },
         other => panic!("{other}"),

@@ -423,7 +423,7 @@ impl Policy {
         self.notes.until("let go", |notes| notes.hold_from.is_none_or(|from| step < from)).await;
         let observation = furrow_wire::observation_from(observe.observation.unwrap())?;
         let action = match &self.says {
-            Says::Click => Ok(Action::Click { at: middle(observation.screenshot.size) }),
+            Says::Click => Ok(Action::click(middle(observation.screenshot.size))),
             Says::Act(action) => Ok(action.clone()),
             Says::Nonsense | Says::ContextFull => Err("this is no action".to_owned()),
             Says::Fails => return Err(Status::internal("not a number")),

@@ -266,12 +266,10 @@ async fn paced(mut player: Player, began: Instant, args: PaceArgs) -> (Player, R
 /// The very actions of tests/peers/playwright_loop.mjs.
 fn action(turn: u32) -> Action {
     match turn % 3 {
-        0 => Action::Click {
-            at: PagePoint { x: (200 + turn * 37 % 800) as f32, y: (150 + turn * 53 % 400) as f32 },
-        },
-        1 => {
-            Action::Scroll { direction: if turn.is_multiple_of(2) { Direction::Up } else { Direction::Down } }
+        0 => {
+            Action::click(PagePoint { x: (200 + turn * 37 % 800) as f32, y: (150 + turn * 53 % 400) as f32 })
         }
+        1 => Action::scroll(if turn.is_multiple_of(2) { Direction::Up } else { Direction::Down }),
         _ => Action::Write { into: None, content: "abc".into(), press_enter: false },
     }
 }

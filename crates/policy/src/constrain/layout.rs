@@ -6,7 +6,7 @@ use furrow_rollout::Grammar;
 
 use super::automaton::{Automaton, Place};
 use super::{Caps, ConstraintError, Lexicon};
-use crate::grammar::{self, Field, FieldKind, Shape};
+use crate::grammar::{self, Field, FieldKind, Frame, Shape};
 
 /// A part of a reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,53 +31,69 @@ pub(super) fn build(
     let end = builder.automaton.end();
     // The end of a reply leaves one id to take: the stop id is forced.
     let stop = builder.automaton.chain(&[lexicon.stop], end);
+    let frame =
+        grammar::frame(grammar).ok_or_else(|| ConstraintError::NoLayout { grammar: grammar.name.clone() })?;
     let mut actions: Option<Place> = None;
-    for shape in grammar::shapes(grammar) {
-        let rest = builder.parts(&action(&shape, caps), stop)?;
+    for shape in (frame.shapes)(&grammar.extra) {
+        let rest = builder.parts(&action(&shape, caps)?, stop)?;
         let way = builder.words(&[shape.name], rest)?;
         actions = Some(match actions {
             Some(others) => builder.either(others, way)?,
             None => way,
         });
     }
-    let start = builder.parts(&head(caps), actions.unwrap_or(stop))?;
+    let start = builder.parts(&head(&frame, caps), actions.unwrap_or(stop))?;
     Ok((builder.automaton, start))
 }
 
 /// What stands before the action's name.
-fn head(caps: &Caps) -> Vec<Part> {
+fn head(frame: &Frame, caps: &Caps) -> Vec<Part> {
     vec![
         Part::Fixed("{\"note\":\"".into()),
         Part::Text(caps.note),
         Part::Fixed("\",\"thought\":\"".into()),
         Part::Text(caps.thought),
-        Part::Fixed("\",\"action\":{\"action\":\"".into()),
+        Part::Fixed(format!("\",\"{}\":{{\"{}\":\"", frame.call, frame.name)),
     ]
 }
 
 /// What stands behind the action's name: its fields in their order, all of them written out.
-fn action(shape: &Shape, caps: &Caps) -> Vec<Part> {
+fn action(shape: &Shape, caps: &Caps) -> Result<Vec<Part>, ConstraintError> {
     let mut parts = Vec::new();
     // Fixed text since the last free part, opened by the quote that closes the name.
     let mut fixed = String::from("\"");
     for Field { name, kind } in shape.fields {
         fixed.push_str(&format!(",\"{name}\":"));
+        let mut closing = "";
         let (quoted, free) = match *kind {
             FieldKind::Text => (true, vec![Part::Text(caps.of(name))]),
             FieldKind::Address => (true, vec![Part::Words(&["http://", "https://"]), Part::Text(caps.url)]),
-            FieldKind::Word(words) => (true, vec![Part::Words(words)]),
+            FieldKind::Word(words) | FieldKind::WordOr(words) => (true, vec![Part::Words(words)]),
+            // One key: the shortest list. A longer one is no better for a policy that is led.
+            FieldKind::Keys { .. } => {
+                fixed.push('[');
+                closing = "]";
+                (true, vec![Part::Text(caps.of("key"))])
+            }
             FieldKind::Flag => (false, vec![Part::Words(&["true", "false"])]),
             FieldKind::Whole { from, to } | FieldKind::WholeOr { from, to, .. } => {
                 (false, vec![Part::Number { from, to }])
+            }
+            FieldKind::Number { .. }
+            | FieldKind::NumberOr { .. }
+            | FieldKind::Pair
+            | FieldKind::PairOrNone
+            | FieldKind::Anything => {
+                return Err(ConstraintError::NoLayout { grammar: shape.name.to_owned() });
             }
         };
         let quote = if quoted { "\"" } else { "" };
         parts.push(Part::Fixed(fixed + quote));
         parts.extend(free);
-        fixed = quote.into();
+        fixed = format!("{quote}{closing}");
     }
     parts.push(Part::Fixed(fixed + "}}"));
-    parts
+    Ok(parts)
 }
 
 /// Ids that are nothing but digits, with their text, by its length (index 0: one digit).
@@ -231,12 +247,15 @@ mod tests {
             Part::Text(caps.url),
             fixed("\"}}"),
         ];
-        assert_eq!(action(&goto, &caps), want);
+        assert_eq!(action(&goto, &caps).unwrap(), want);
         const SECONDS: Field =
             Field { name: "seconds", kind: FieldKind::WholeOr { from: 0, to: 10, default: 2 } };
         let wait = Shape { name: "wait", fields: &[SECONDS], says: "" };
         let want = [fixed("\",\"seconds\":"), Part::Number { from: 0, to: 10 }, fixed("}}")];
-        assert_eq!(action(&wait, &caps), want);
-        assert_eq!(action(&Shape { name: "refresh", fields: &[], says: "" }, &caps), [fixed("\"}}")]);
+        assert_eq!(action(&wait, &caps).unwrap(), want);
+        assert_eq!(
+            action(&Shape { name: "refresh", fields: &[], says: "" }, &caps).unwrap(),
+            [fixed("\"}}")]
+        );
     }
 }

@@ -9,7 +9,7 @@ use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
-use crate::grammar::{self, HOLO_NAVIGATION, Remarks};
+use crate::grammar::{self, HOLO_NAVIGATION, Remarks, Seen};
 
 const IMAGE: Size = Size::new(1000, 500);
 /// Ids of marks: no text at all.
@@ -129,6 +129,10 @@ impl Book {
     }
 }
 
+fn plain(name: &str) -> Grammar {
+    Grammar { name: name.into(), extra: Vec::new() }
+}
+
 fn all_actions() -> Grammar {
     Grammar { name: HOLO_NAVIGATION.into(), extra: ExtraAction::ALL.to_vec() }
 }
@@ -196,7 +200,7 @@ fn walk(book: &Book, constraint: &Arc<Constraint>, taste: &mut Taste<'_>) -> Wal
 }
 
 /// What a walk wrote, read by the parser; `Err` says what is wrong with it.
-fn read(book: &Book, ids: &[u32], max_tokens: u32) -> Result<Action, String> {
+fn read(grammar: &Grammar, book: &Book, ids: &[u32], max_tokens: u32) -> Result<Action, String> {
     let text = String::from_utf8(book.decode(ids)).map_err(|why| why.to_string())?;
     if ids.len() > max_tokens as usize {
         return Err(format!("{} ids, {max_tokens} are allowed", ids.len()));
@@ -204,7 +208,38 @@ fn read(book: &Book, ids: &[u32], max_tokens: u32) -> Result<Action, String> {
     if ids.last() != Some(&STOP) || ids.iter().filter(|id| **id < MARKS).count() != 1 {
         return Err(format!("the stop id does not stand at the end alone: {ids:?}"));
     }
-    grammar::parse(&all_actions(), &text, IMAGE).action.map_err(|why| format!("{why} in {text:?}"))
+    grammar::parse(grammar, &text, Seen::image(IMAGE)).action.map_err(|why| format!("{why} in {text:?}"))
+}
+
+#[test]
+fn a_step_object_is_led_as_well() {
+    let grammar = plain("holo_step");
+    let mut tools = BTreeSet::new();
+    for seed in 0..12 {
+        let mut rng = ChaCha12Rng::seed_from_u64(seed);
+        let book = Book::random(seed);
+        let constraint = Constraint::compile(&grammar, &book.lexicon(), &small(7), 10_000).unwrap();
+        for walked in 0..40 {
+            let walk = match walked % 2 {
+                0 => walk(&book, &constraint, &mut anything(&mut rng)),
+                _ => walk(&book, &constraint, &mut restless(&mut rng)),
+            };
+            let action = read(&grammar, &book, &walk.ids, 10_000)
+                .unwrap_or_else(|why| panic!("seed {seed}, walk {walked}: {why}"));
+            tools.insert(action.kind());
+        }
+    }
+    assert!(tools.len() >= 10, "{tools:?}");
+}
+
+#[test]
+fn a_grammar_without_one_layout_is_refused() {
+    let book = Book::random(0);
+    let refused = |name| Constraint::compile(&plain(name), &book.lexicon(), &small(7), 10_000).map(drop);
+    for name in grammar::names() {
+        let leads = ["holo_navigation", "holo_step"].contains(&name);
+        assert_eq!(refused(name).is_ok(), leads, "{name}");
+    }
 }
 
 #[test]
@@ -223,7 +258,7 @@ fn every_walk_is_read_and_fits() {
                     1 => walk(&book, &constraint, &mut restless(&mut rng)),
                     _ => walk(&book, &constraint, &mut longest),
                 };
-                let action = read(&book, &walk.ids, max_tokens)
+                let action = read(&all_actions(), &book, &walk.ids, max_tokens)
                     .unwrap_or_else(|why| panic!("seed {seed}, {max_tokens} ids, walk {walked}: {why}"));
                 actions.insert(format!("{action:?}").split([' ', '{']).next().unwrap().to_owned());
                 assert_eq!(walk.forced.last(), Some(&true), "the stop id is forced");
@@ -319,7 +354,7 @@ fn any_action() -> impl Strategy<Value = Action> {
     let text = || prop_oneof![".{0,30}", "[\\x00-\\x22\\\\]{0,12}"];
     let scheme = prop::sample::select(vec!["http://", "https://"]);
     prop_oneof![
-        point().prop_map(|at| Action::Click { at }),
+        point().prop_map(Action::click),
         (point(), text()).prop_map(|(at, content)| Action::Write {
             into: Some(at),
             content,
@@ -330,16 +365,16 @@ fn any_action() -> impl Strategy<Value = Action> {
             content,
             press_enter
         }),
-        direction.prop_map(|direction| Action::Scroll { direction }),
+        direction.prop_map(Action::scroll),
         Just(Action::GoBack),
         Just(Action::Refresh),
         Just(Action::Restart),
         (scheme, text()).prop_map(|(scheme, rest)| Action::Goto { url: format!("{scheme}{rest}") }),
         (0u8..=10).prop_map(|seconds| Action::Wait { seconds }),
         text().prop_map(|content| Action::Answer { content }),
-        (point(), point()).prop_map(|(from, to)| Action::Drag { from, to }),
+        (point(), point()).prop_map(|(from, to)| Action::drag(from, to)),
         (0u32..256).prop_map(|index| Action::SelectTab { index }),
-        text().prop_map(|key| Action::PressKey { key }),
+        text().prop_map(Action::press),
     ]
 }
 
@@ -350,7 +385,7 @@ proptest! {
         let book = Book::random(seed);
         let constraint = book.constraint(&small(1000), 100_000).unwrap();
         let remarks = Remarks { thought, element, ..Remarks::default() };
-        let text = grammar::encode(&all_actions(), &action, &remarks, IMAGE).unwrap();
+        let text = grammar::encode(&all_actions(), &action, &remarks, Seen::image(IMAGE)).unwrap();
         prop_assert!(accepts(&book, &constraint, &text), "{}", text);
         for (from, to) in [("note", "Note"), ("{", "{ "), ("}}", "}")] {
             prop_assert!(!accepts(&book, &constraint, &text.replacen(from, to, 1)), "{} for {}", to, from);
@@ -411,7 +446,8 @@ fn planted_bugs_are_caught() {
             let constraint = Arc::new(constraint);
             let mut rng = ChaCha12Rng::seed_from_u64(seed);
             (0..60).any(|_| {
-                read(&book, &walk(&book, &constraint, &mut anything(&mut rng)).ids, least + 9).is_err()
+                read(&all_actions(), &book, &walk(&book, &constraint, &mut anything(&mut rng)).ids, least + 9)
+                    .is_err()
             })
         });
         assert!(caught, "{what} went unnoticed");

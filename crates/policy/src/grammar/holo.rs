@@ -1,147 +1,203 @@
 //! The Holo navigation object: `{"note":…,"thought":…,"action":{"action":"click_element",…}}`.
 //!
-//! The layout is Holo1's navigation step as published in H Company's cookbook; coordinates are whole numbers 0 to 1000 of the image as
-//! sent, as in Holo2 and later. Unknown fields are refused. A job may switch on `drag`, `select_tab`, `press_key` and `write`.
+//! The layout is Holo1's navigation step as published in H Company's cookbook. Its coordinates are pixels of the image as sent with Holo1 and
+//! Holo1.5 (`holo_navigation_pixels`), whole numbers 0 to 1000 with Holo2 and later (`holo_navigation`). Unknown fields are refused. A job
+//! may switch on `drag`, `select_tab`, `press_key` and `write`.
 
-use furrow_rollout::{Action, Direction, ExtraAction, ModelPoint, Reply, Size, page_from_model};
+use furrow_rollout::{Action, Button, Direction, ExtraAction, PagePoint, Size};
 use serde_json::{Map, Value, json};
 
-use super::Remarks;
-use super::shape::{Field, FieldKind, Fields, Shape, field};
+use super::shape::{Field, FieldKind, Fields, Shape, field, listed, read_call};
+use super::space::Space;
+use super::{Dialect, Frame, HOLO_NAVIGATION, Remarks, Said, Seen, cut, no_word};
 
-/// Replies longer than this are refused unread: 64 KiB of JSON is no single action.
-const TEXT_BYTES_MAX: usize = 64 << 10;
+pub(super) const NAVIGATION: Dialect = Dialect {
+    name: HOLO_NAVIGATION,
+    read: |text, extra, seen, said| read(Space::Thousandths, text, extra, seen.image, said),
+    encode: |action, remarks, extra, seen| encode(Space::Thousandths, action, remarks, extra, seen),
+    instructions: |extra| instructions(Space::Thousandths, extra),
+    is_extensible: true,
+    needs_marks: false,
+    frame: Some(Frame { call: "action", name: "action", shapes: |extra| shapes(Space::Thousandths, extra) }),
+};
 
-const COORDINATE: FieldKind = FieldKind::Whole { from: 0, to: 1000 };
+pub(super) const NAVIGATION_PIXELS: Dialect = Dialect {
+    name: "holo_navigation_pixels",
+    read: |text, extra, seen, said| read(Space::Pixels, text, extra, seen.image, said),
+    encode: |action, remarks, extra, seen| encode(Space::Pixels, action, remarks, extra, seen),
+    instructions: |extra| instructions(Space::Pixels, extra),
+    is_extensible: true,
+    needs_marks: false,
+    // What a coordinate may be depends on the picture; an automaton is made once.
+    frame: None,
+};
+
 const ELEMENT: Field = field("element", FieldKind::Text);
-const X: Field = field("x", COORDINATE);
-const Y: Field = field("y", COORDINATE);
 
-const SHAPES: &[Shape] = &[
-    Shape { name: "click_element", fields: &[ELEMENT, X, Y], says: "click at a point" },
-    Shape {
-        name: "write_element_abs",
-        fields: &[field("content", FieldKind::Text), ELEMENT, X, Y],
-        says: "click into a field, replace what it holds, press Enter",
-    },
-    Shape {
-        name: "scroll",
-        fields: &[field("direction", FieldKind::Word(&["down", "up", "left", "right"]))],
-        says: "scroll the page",
-    },
-    Shape { name: "go_back", fields: &[], says: "go one page back" },
-    Shape { name: "refresh", fields: &[], says: "load the page again" },
-    Shape { name: "restart", fields: &[], says: "go back to the start page" },
-    Shape {
-        name: "goto",
-        fields: &[field("url", FieldKind::Address)],
-        says: "load an address that begins with http:// or https://",
-    },
-    Shape {
-        name: "wait",
-        fields: &[field("seconds", FieldKind::WholeOr { from: 0, to: 10, default: 2 })],
-        says: "let time pass",
-    },
-    Shape {
-        name: "answer",
-        fields: &[field("content", FieldKind::Text)],
-        says: "give the answer and end the task",
-    },
-];
-
-const DRAG: Shape = Shape {
-    name: "drag",
-    fields: &[ELEMENT, X, Y, field("to_x", COORDINATE), field("to_y", COORDINATE)],
-    says: "press at x, y, move, release at to_x, to_y",
-};
-const SELECT_TAB: Shape = Shape {
-    name: "select_tab",
-    fields: &[field("index", FieldKind::Whole { from: 0, to: 255 })],
-    says: "show another tab, counted from 0, oldest first",
-};
-const PRESS_KEY: Shape = Shape {
-    name: "press_key",
-    fields: &[field("key", FieldKind::Text)],
-    says: "press a key such as Enter, Tab, ArrowDown or Control+a",
-};
-const WRITE: Shape = Shape {
-    name: "write",
-    fields: &[field("content", FieldKind::Text), field("press_enter", FieldKind::Flag)],
-    says: "type where the focus is",
-};
-
-/// Reads a reply; what cannot be read is in its `action`.
-pub(super) fn parse(text: &str, extra: &[ExtraAction], image: Size) -> Reply {
-    let mut reply = Reply {
-        raw_text: text.to_owned(),
-        name: String::new(),
-        args_json: "{}".into(),
-        action: Err(String::new()),
+/// The actions, with coordinates of this kind.
+macro_rules! shapes {
+    ($coordinate:expr) => {
+        [
+            Shape {
+                name: "click_element",
+                fields: &[ELEMENT, field("x", $coordinate), field("y", $coordinate)],
+                says: "click at a point",
+            },
+            Shape {
+                name: "write_element_abs",
+                fields: &[
+                    field("content", FieldKind::Text),
+                    ELEMENT,
+                    field("x", $coordinate),
+                    field("y", $coordinate),
+                ],
+                says: "click into a field, replace what it holds, press Enter",
+            },
+            Shape {
+                name: "scroll",
+                fields: &[field("direction", FieldKind::Word(&["down", "up", "left", "right"]))],
+                says: "scroll the page",
+            },
+            Shape { name: "go_back", fields: &[], says: "go one page back" },
+            Shape { name: "refresh", fields: &[], says: "load the page again" },
+            Shape { name: "restart", fields: &[], says: "go back to the start page" },
+            Shape {
+                name: "goto",
+                fields: &[field("url", FieldKind::Address)],
+                says: "load an address that begins with http:// or https://",
+            },
+            Shape {
+                name: "wait",
+                fields: &[field("seconds", FieldKind::WholeOr { from: 0, to: 10, default: 2 })],
+                says: "let time pass",
+            },
+            Shape {
+                name: "answer",
+                fields: &[field("content", FieldKind::Text)],
+                says: "give the answer and end the task",
+            },
+            // What a job may switch on, in the order of `ExtraAction`.
+            Shape {
+                name: "drag",
+                fields: &[
+                    ELEMENT,
+                    field("x", $coordinate),
+                    field("y", $coordinate),
+                    field("to_x", $coordinate),
+                    field("to_y", $coordinate),
+                ],
+                says: "press at x, y, move, release at to_x, to_y",
+            },
+            Shape {
+                name: "select_tab",
+                fields: &[field("index", FieldKind::Whole { from: 0, to: 255 })],
+                says: "show another tab, counted from 0, oldest first",
+            },
+            Shape {
+                name: "press_key",
+                fields: &[field("key", FieldKind::Text)],
+                says: "press a key such as Enter, Tab, ArrowDown or Control+a",
+            },
+            Shape {
+                name: "write",
+                fields: &[field("content", FieldKind::Text), field("press_enter", FieldKind::Flag)],
+                says: "type where the focus is",
+            },
+        ]
     };
-    reply.action = read(text, extra, image, &mut reply.name, &mut reply.args_json);
-    reply
+}
+
+const THOUSANDTHS: [Shape; 13] = shapes!(FieldKind::Whole { from: 0, to: 1000 });
+/// No side of a picture is longer; whether a coordinate lies in this one is seen when it is read.
+const PIXELS: [Shape; 13] = shapes!(FieldKind::Whole { from: 0, to: 16_384 });
+
+/// All actions of a job.
+fn shapes(space: Space, extra: &[ExtraAction]) -> Vec<Shape> {
+    let all = if space == Space::Pixels { PIXELS } else { THOUSANDTHS };
+    let is_on = |shape: &Shape| {
+        let switch = match shape.name {
+            "drag" => ExtraAction::Drag,
+            "select_tab" => ExtraAction::SelectTab,
+            "press_key" => ExtraAction::PressKey,
+            "write" => ExtraAction::Write,
+            _ => return true,
+        };
+        extra.contains(&switch)
+    };
+    all.into_iter().filter(is_on).collect()
 }
 
 fn read(
+    space: Space,
     text: &str,
     extra: &[ExtraAction],
     image: Size,
-    name: &mut String,
-    args_json: &mut String,
+    said: &mut Said,
 ) -> Result<Action, String> {
-    let given = action_object(text)?;
-    let called =
-        given.get("action").and_then(Value::as_str).ok_or("action.action is missing; name the action")?;
-    let shape = shape(called, extra)
-        .ok_or_else(|| format!("there is no action {:?}; use {}", cut(called), action_names(extra)))?;
-    shape.name.clone_into(name);
-    let args: Map<String, Value> = given.iter().filter(|(key, _)| *key != "action").map(owned).collect();
-    *args_json = Value::Object(args).to_string();
-    action(shape.name, &shape.read(&given)?, image)
+    let given = call(text, "action")?;
+    let (name, fields) = read_call(&given, ("action", "action"), &shapes(space, extra), said)?;
+    action(name, &fields, &Aim { space, image })
 }
 
-/// The inner object, after the outer one was checked.
-fn action_object(text: &str) -> Result<Map<String, Value>, String> {
-    if text.len() > TEXT_BYTES_MAX {
-        return Err(format!("the reply has {} bytes, at most {TEXT_BYTES_MAX} are read", text.len()));
-    }
+/// The call in a reply of `note`, `thought` and it, after everything around it was checked.
+pub(super) fn call(text: &str, key: &str) -> Result<Map<String, Value>, String> {
     let outer: Value =
         serde_json::from_str(text.trim()).map_err(|why| format!("the reply is not JSON: {why}"))?;
     let Value::Object(mut outer) = outer else { return Err("the reply is not a JSON object".into()) };
-    if let Some(stranger) = outer.keys().find(|key| !["note", "thought", "action"].contains(&key.as_str())) {
-        return Err(format!("there is no field {:?}; use note, thought, action", cut(stranger)));
+    if let Some(stranger) = outer.keys().find(|name| !["note", "thought", key].contains(&name.as_str())) {
+        return Err(format!("there is no field {:?}; use note, thought, {key}", cut(stranger)));
     }
-    for key in ["note", "thought"] {
-        if !matches!(outer.get(key), None | Some(Value::String(_) | Value::Null)) {
-            return Err(format!("{key} is not a string"));
+    for name in ["note", "thought"] {
+        if !matches!(outer.get(name), None | Some(Value::String(_) | Value::Null)) {
+            return Err(format!("{name} is not a string"));
         }
     }
-    match outer.remove("action") {
-        Some(Value::Object(action)) => Ok(action),
-        Some(_) => Err("action is not an object".into()),
-        None => Err("action is missing".into()),
+    match outer.remove(key) {
+        Some(Value::Object(call)) => Ok(call),
+        Some(_) => Err(format!("{key} is not an object")),
+        None => Err(format!("{key} is missing")),
     }
 }
 
-fn action(name: &str, fields: &Fields, image: Size) -> Result<Action, String> {
-    let at = |x: &str, y: &str| page_from_model(ModelPoint { x: fields.whole(x), y: fields.whole(y) }, image);
+/// Where coordinates lie.
+pub(super) struct Aim {
+    pub space: Space,
+    pub image: Size,
+}
+
+impl Aim {
+    /// The point in two fields of an action.
+    pub fn at(&self, action: &str, fields: &Fields, x: &str, y: &str) -> Result<PagePoint, String> {
+        let outside = |why| format!("{action}.{why}");
+        self.space.page(fields.number(x), fields.number(y), self.image).map_err(outside)
+    }
+
+    /// The coordinates of a point as whole numbers.
+    pub fn whole(&self, at: PagePoint) -> (u64, u64) {
+        let (x, y) = self.space.model(at, self.image);
+        (x as u64, y as u64)
+    }
+}
+
+fn action(name: &str, fields: &Fields, aim: &Aim) -> Result<Action, String> {
+    let at = || aim.at(name, fields, "x", "y");
     Ok(match name {
-        "click_element" => Action::Click { at: at("x", "y") },
+        "click_element" => Action::click(at()?),
         "write_element_abs" => {
-            Action::Write { into: Some(at("x", "y")), content: fields.text("content"), press_enter: true }
+            Action::Write { into: Some(at()?), content: fields.text("content"), press_enter: true }
         }
-        "scroll" => Action::Scroll {
-            direction: Direction::parse(&fields.text("direction")).ok_or("scroll.direction is unknown")?,
-        },
+        "scroll" => {
+            Action::scroll(Direction::parse(&fields.text("direction")).ok_or("scroll.direction is unknown")?)
+        }
         "go_back" => Action::GoBack,
         "refresh" => Action::Refresh,
         "restart" => Action::Restart,
         "goto" => Action::Goto { url: web_address(fields.text("url"))? },
         "wait" => Action::Wait { seconds: fields.whole("seconds") },
         "answer" => Action::Answer { content: fields.text("content") },
-        "drag" => Action::Drag { from: at("x", "y"), to: at("to_x", "to_y") },
+        "drag" => Action::drag(at()?, aim.at(name, fields, "to_x", "to_y")?),
         "select_tab" => Action::SelectTab { index: fields.whole("index") },
-        "press_key" => Action::PressKey { key: fields.text("key") },
+        "press_key" => Action::press(fields.text("key")),
         "write" => Action::Write {
             into: None,
             content: fields.text("content"),
@@ -151,7 +207,8 @@ fn action(name: &str, fields: &Fields, image: Size) -> Result<Action, String> {
     })
 }
 
-fn web_address(url: String) -> Result<String, String> {
+/// An address of the web, or why it is none.
+pub(super) fn web_address(url: String) -> Result<String, String> {
     if url.starts_with("http://") || url.starts_with("https://") {
         Ok(url)
     } else {
@@ -159,125 +216,89 @@ fn web_address(url: String) -> Result<String, String> {
     }
 }
 
-/// Writes an action as a policy would.
-pub(super) fn encode(
+fn encode(
+    space: Space,
     action: &Action,
     remarks: &Remarks,
     extra: &[ExtraAction],
-    image: Size,
+    seen: Seen<'_>,
 ) -> Result<String, String> {
-    let inner = inner(action, &remarks.element, image)?;
+    let inner = inner(action, &remarks.element, &Aim { space, image: seen.image })
+        .ok_or_else(|| no_word(HOLO_NAVIGATION, action))?;
     let name = inner["action"].as_str().unwrap_or_default();
-    if shape(name, extra).is_none() {
+    if !shapes(space, extra).iter().any(|shape| shape.name == name) {
         return Err(format!("{name} is not switched on; add it to policy.grammar.extra"));
     }
     Ok(json!({ "note": remarks.note, "thought": remarks.thought, "action": inner }).to_string())
 }
 
-fn inner(action: &Action, element: &str, image: Size) -> Result<Value, String> {
-    let model = |point| ModelPoint::from_page(point, image);
-    Ok(match action {
-        Action::Click { at } => {
-            let at = model(*at);
-            json!({ "action": "click_element", "element": element, "x": at.x, "y": at.y })
+fn inner(action: &Action, element: &str, aim: &Aim) -> Option<Value> {
+    Some(match action {
+        Action::Click { at: Some(at), button: Button::Left, count: 1 } => {
+            let (x, y) = aim.whole(*at);
+            json!({ "action": "click_element", "element": element, "x": x, "y": y })
         }
         Action::Write { into: Some(at), content, press_enter: true } => {
-            let at = model(*at);
-            json!({ "action": "write_element_abs", "content": content, "element": element, "x": at.x, "y": at.y })
+            let (x, y) = aim.whole(*at);
+            json!({ "action": "write_element_abs", "content": content, "element": element, "x": x, "y": y })
         }
         Action::Write { into: None, content, press_enter } => {
             json!({ "action": "write", "content": content, "press_enter": press_enter })
         }
-        Action::Write { into: Some(_), press_enter: false, .. } => {
-            return Err("holo_navigation has no action that writes into a field without Enter".into());
+        Action::Scroll { at: None, direction, pixels: None } => {
+            json!({ "action": "scroll", "direction": direction.as_str() })
         }
-        Action::Scroll { direction } => json!({ "action": "scroll", "direction": direction.as_str() }),
         Action::GoBack => json!({ "action": "go_back" }),
         Action::Refresh => json!({ "action": "refresh" }),
         Action::Restart => json!({ "action": "restart" }),
         Action::Goto { url } => json!({ "action": "goto", "url": url }),
-        Action::Wait { seconds } => json!({ "action": "wait", "seconds": seconds }),
+        Action::Wait { seconds } if *seconds <= 10 => json!({ "action": "wait", "seconds": seconds }),
         Action::Answer { content } => json!({ "action": "answer", "content": content }),
-        Action::Drag { from, to } => {
-            let (from, to) = (model(*from), model(*to));
-            json!({ "action": "drag", "element": element, "x": from.x, "y": from.y, "to_x": to.x, "to_y": to.y })
+        Action::Drag { from: Some(from), to } => {
+            let ((x, y), (to_x, to_y)) = (aim.whole(*from), aim.whole(*to));
+            json!({ "action": "drag", "element": element, "x": x, "y": y, "to_x": to_x, "to_y": to_y })
         }
         Action::SelectTab { index } => json!({ "action": "select_tab", "index": index }),
-        Action::PressKey { key } => json!({ "action": "press_key", "key": key }),
+        Action::PressKey { key, times: 1 } => json!({ "action": "press_key", "key": key }),
+        _ => return None,
     })
 }
 
-/// Instructions in our own words, generated from the shapes so that they cannot disagree with the parser.
-pub(super) fn instructions(extra: &[ExtraAction]) -> String {
-    let mut text = String::from(
+/// Generated from the shapes so that they cannot disagree with what is read.
+fn instructions(space: Space, extra: &[ExtraAction]) -> String {
+    format!(
         "You operate a web browser. Each turn shows a screenshot. Reply with one JSON object: \"note\" (what to remember), \
-         \"thought\" (why), \"action\" (one of the actions below). Coordinates are whole numbers from 0 to 1000 of the screenshot, \
-         from its top left corner.\n",
-    );
-    for shape in shapes(extra) {
-        text.push_str(&format!("- {}: {}", shape.name, shape.says));
-        for field in shape.fields {
-            text.push_str(&format!("; {} is {}", field.name, field.kind.right()));
-        }
-        text.push('\n');
-    }
-    text
-}
-
-/// All actions of a job.
-pub(super) fn shapes(extra: &[ExtraAction]) -> impl Iterator<Item = Shape> {
-    SHAPES.iter().copied().chain(extra.iter().map(|extra| match extra {
-        ExtraAction::Drag => DRAG,
-        ExtraAction::SelectTab => SELECT_TAB,
-        ExtraAction::PressKey => PRESS_KEY,
-        ExtraAction::Write => WRITE,
-    }))
-}
-
-fn shape(name: &str, extra: &[ExtraAction]) -> Option<Shape> {
-    shapes(extra).find(|shape| shape.name == name)
-}
-
-fn action_names(extra: &[ExtraAction]) -> String {
-    shapes(extra).map(|shape| shape.name).collect::<Vec<_>>().join(", ")
-}
-
-fn owned((key, value): (&String, &Value)) -> (String, Value) {
-    (key.clone(), value.clone())
-}
-
-fn cut(text: &str) -> String {
-    text.chars().take(60).collect()
+         \"thought\" (why), \"action\" (one of the actions below). {}\n{}",
+        space.says(),
+        listed(&shapes(space, extra)),
+    )
 }
 
 #[cfg(test)]
 mod tests {
-    use furrow_rollout::PagePoint;
-    use proptest::prelude::*;
+    use furrow_rollout::Grammar;
 
+    use super::super::tests::check;
+    use super::super::{encode, parse};
     use super::*;
 
     const IMAGE: Size = Size::new(1000, 500);
 
-    #[track_caller]
-    fn check(text: &str, want: &str) {
-        let got = match parse(text, &[], IMAGE).action {
-            Ok(action) => format!("{action:?}"),
-            Err(why) => why,
-        };
-        assert!(got.starts_with(want), "\n got {got}\nwant {want}");
+    fn job(extra: &[ExtraAction]) -> Grammar {
+        Grammar { name: HOLO_NAVIGATION.into(), extra: extra.to_vec() }
     }
 
     #[test]
     fn replies_become_actions_or_say_why_not() {
+        let check = |text: &str, want: &str| check(HOLO_NAVIGATION, text, want);
         check(
             r#"{"note":"","thought":"open it","action":{"action":"click_element","element":"card","x":412,"y":1000}}"#,
-            "Click { at: PagePoint { x: 412.0, y: 500.0 } }",
+            "Click { at: Some(PagePoint { x: 412.0, y: 500.0 }), button: Left, count: 1 }",
         );
         check(r#"{"action":{"action":"wait"}}"#, "Wait { seconds: 2 }");
         check(
             r#" {"thought":null,"action":{"action":"scroll","direction":"up"}} "#,
-            "Scroll { direction: Up }",
+            "Scroll { at: None, direction: Up, pixels: None }",
         );
         check(
             r#"{"action":{"action":"write_element_abs","content":"a \"b\"","element":"","x":0,"y":0}}"#,
@@ -329,55 +350,25 @@ mod tests {
     #[test]
     fn extras_exist_only_where_they_are_switched_on() {
         let text = r#"{"action":{"action":"write","content":"x"}}"#;
-        assert!(parse(text, &[], IMAGE).action.is_err());
-        let got = parse(text, &[ExtraAction::Write], IMAGE);
+        assert!(parse(&job(&[]), text, Seen::image(IMAGE)).action.is_err());
+        let got = parse(&job(&[ExtraAction::Write]), text, Seen::image(IMAGE));
         assert_eq!(got.action, Ok(Action::Write { into: None, content: "x".into(), press_enter: false }));
         assert_eq!((got.name.as_str(), got.args_json.as_str()), ("write", r#"{"content":"x"}"#));
-        let encoded = encode(&Action::SelectTab { index: 1 }, &Remarks::default(), &[], IMAGE);
+        let encoded =
+            encode(&job(&[]), &Action::SelectTab { index: 1 }, &Remarks::default(), Seen::image(IMAGE));
         assert!(encoded.unwrap_err().contains("policy.grammar.extra"));
     }
 
-    fn point() -> impl Strategy<Value = PagePoint> {
-        (0u16..=1000, 0u16..=1000).prop_map(|(x, y)| page_from_model(ModelPoint { x, y }, IMAGE))
-    }
-
-    fn any_action() -> impl Strategy<Value = Action> {
-        prop_oneof![
-            point().prop_map(|at| Action::Click { at }),
-            (point(), ".*").prop_map(|(at, content)| Action::Write {
-                into: Some(at),
-                content,
-                press_enter: true
-            }),
-            (".*", any::<bool>()).prop_map(|(content, press_enter)| Action::Write {
-                into: None,
-                content,
-                press_enter
-            }),
-            Just(Action::Scroll { direction: Direction::Left }),
-            Just(Action::GoBack),
-            Just(Action::Refresh),
-            Just(Action::Restart),
-            "[a-z/?=&]{0,40}".prop_map(|rest| Action::Goto { url: format!("https://{rest}") }),
-            (0u8..=10).prop_map(|seconds| Action::Wait { seconds }),
-            ".*".prop_map(|content| Action::Answer { content }),
-            (point(), point()).prop_map(|(from, to)| Action::Drag { from, to }),
-            (0u32..256).prop_map(|index| Action::SelectTab { index }),
-            ".*".prop_map(|key| Action::PressKey { key }),
-        ]
-    }
-
-    proptest! {
-        #[test]
-        fn what_is_written_reads_back(action in any_action(), thought in ".*", element in ".*") {
-            let remarks = Remarks { thought, element, ..Remarks::default() };
-            let text = encode(&action, &remarks, &ExtraAction::ALL, IMAGE).unwrap();
-            prop_assert_eq!(parse(&text, &ExtraAction::ALL, IMAGE).action, Ok(action));
-        }
-
-        #[test]
-        fn any_text_is_kept_as_it_was(text in ".*") {
-            prop_assert_eq!(parse(&text, &ExtraAction::ALL, IMAGE).raw_text, text);
-        }
+    #[test]
+    fn pixels_lie_in_the_picture() {
+        let check = |text: &str, want: &str| check("holo_navigation_pixels", text, want);
+        check(
+            r#"{"action":{"action":"click_element","element":"","x":1000,"y":500}}"#,
+            "Click { at: Some(PagePoint { x: 1000.0, y: 500.0 }), button: Left, count: 1 }",
+        );
+        check(
+            r#"{"action":{"action":"click_element","element":"","x":1000,"y":501}}"#,
+            "click_element.y is 501; use 0 to 500",
+        );
     }
 }

@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use super::{Said, cut};
+
 /// One action of a grammar.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
@@ -29,10 +31,24 @@ pub(crate) enum FieldKind {
     Whole { from: u64, to: u64 },
     /// A whole number that may be left out.
     WholeOr { from: u64, to: u64, default: u64 },
+    /// Any number, both ends included.
+    Number { from: f64, to: f64 },
+    /// Any number that may be left out.
+    NumberOr { from: f64, to: f64, default: f64 },
+    /// Two numbers, x and y.
+    Pair,
+    /// Two numbers that may be left out.
+    PairOrNone,
     /// One of some words.
     Word(&'static [&'static str]),
+    /// One of some words; the first when left out.
+    WordOr(&'static [&'static str]),
     /// true or false, false when left out.
     Flag,
+    /// Names of 1 to so many keys.
+    Keys { most: usize },
+    /// Any value, left unread.
+    Anything,
 }
 
 /// A field called `name` of the given kind.
@@ -44,10 +60,45 @@ pub(super) const fn field(name: &'static str, kind: FieldKind) -> Field {
 #[derive(Debug)]
 pub(crate) struct Fields(Map<String, Value>);
 
+/// Reads a call: an object in which `name_key` names one of the shapes, beside that one's fields. `place` is where it lies, for errors.
+pub(super) fn read_call(
+    given: &Map<String, Value>,
+    (place, name_key): (&str, &str),
+    shapes: &[Shape],
+    said: &mut Said,
+) -> Result<(&'static str, Fields), String> {
+    let called = given
+        .get(name_key)
+        .and_then(Value::as_str)
+        .ok_or_else(|| format!("{place}.{name_key} is missing; name the action"))?;
+    let shape = shapes.iter().find(|shape| shape.name == called).ok_or_else(|| {
+        let names: Vec<&str> = shapes.iter().map(|shape| shape.name).collect();
+        format!("there is no action {:?}; use {}", cut(called), names.join(", "))
+    })?;
+    shape.name.clone_into(&mut said.name);
+    let args = given.iter().filter(|(key, _)| *key != name_key);
+    let args: Map<String, Value> = args.map(|(key, value)| (key.clone(), value.clone())).collect();
+    said.args_json = Some(Value::Object(args).to_string());
+    Ok((shape.name, shape.read(given, name_key)?))
+}
+
+/// A line for each action, for instructions.
+pub(super) fn listed(shapes: &[Shape]) -> String {
+    let mut text = String::new();
+    for shape in shapes {
+        text.push_str(&format!("- {}: {}", shape.name, shape.says));
+        for field in shape.fields {
+            text.push_str(&format!("; {} is {}", field.name, field.kind.right()));
+        }
+        text.push('\n');
+    }
+    text
+}
+
 impl Shape {
-    /// Checks that `given` has exactly this shape and fills in what may be left out.
-    pub fn read(&self, given: &Map<String, Value>) -> Result<Fields, String> {
-        let known = |key: &str| key == "action" || self.fields.iter().any(|field| field.name == key);
+    /// Checks that `given` has exactly this shape beside the action's name and fills in what may be left out.
+    pub fn read(&self, given: &Map<String, Value>, name_key: &str) -> Result<Fields, String> {
+        let known = |key: &str| key == name_key || self.fields.iter().any(|field| field.name == key);
         if let Some(stranger) = given.keys().find(|key| !known(key)) {
             return Err(format!("{} has no field {stranger:?}; it takes {}", self.name, self.field_names()));
         }
@@ -72,13 +123,37 @@ impl Field {
         let name = self.name;
         match (self.kind, given) {
             (FieldKind::WholeOr { default, .. }, None) => Ok(default.into()),
+            (FieldKind::NumberOr { default, .. }, None) => Ok(default.into()),
+            (FieldKind::WordOr(words), None) => Ok(words.first().copied().into()),
             (FieldKind::Flag, None) => Ok(false.into()),
+            (FieldKind::PairOrNone, None | Some(Value::Null)) | (FieldKind::Anything, None) => {
+                Ok(Value::Null)
+            }
             (_, None) => Err(format!("{name} is missing")),
             (FieldKind::Text | FieldKind::Address, Some(Value::String(text))) => Ok(text.as_str().into()),
             (FieldKind::Flag, Some(Value::Bool(flag))) => Ok((*flag).into()),
-            (FieldKind::Word(words), Some(Value::String(word))) if words.contains(&word.as_str()) => {
+            (FieldKind::Word(words) | FieldKind::WordOr(words), Some(Value::String(word)))
+                if words.contains(&word.as_str()) =>
+            {
                 Ok(word.as_str().into())
             }
+            (
+                FieldKind::Number { from, to } | FieldKind::NumberOr { from, to, .. },
+                Some(Value::Number(number)),
+            ) if number.as_f64().is_some_and(|number| (from..=to).contains(&number)) => {
+                Ok(number.clone().into())
+            }
+            (FieldKind::Pair | FieldKind::PairOrNone, Some(Value::Array(pair)))
+                if pair.len() == 2 && pair.iter().all(Value::is_number) =>
+            {
+                Ok(pair.clone().into())
+            }
+            (FieldKind::Keys { most }, Some(Value::Array(keys)))
+                if (1..=most).contains(&keys.len()) && keys.iter().all(Value::is_string) =>
+            {
+                Ok(keys.clone().into())
+            }
+            (FieldKind::Anything, Some(value)) => Ok(value.clone()),
             (FieldKind::Whole { from, to } | FieldKind::WholeOr { from, to, .. }, Some(value)) => {
                 match value.as_u64() {
                     Some(number) if (from..=to).contains(&number) => Ok(number.into()),
@@ -99,8 +174,20 @@ impl FieldKind {
             FieldKind::WholeOr { from, to, default } => {
                 format!("a whole number from {from} to {to} (left out: {default})")
             }
+            FieldKind::Number { from, to } => format!("a number from {from} to {to}"),
+            FieldKind::NumberOr { from, to, default } => {
+                format!("a number from {from} to {to} (left out: {default})")
+            }
+            FieldKind::Pair => "a list of two numbers, x and y".into(),
+            FieldKind::PairOrNone => "a list of two numbers, x and y (may be left out)".into(),
             FieldKind::Word(words) => format!("one of {}", words.join(", ")),
+            FieldKind::WordOr(words) => {
+                let first = words.first().copied().unwrap_or_default();
+                format!("one of {} (left out: {first})", words.join(", "))
+            }
             FieldKind::Flag => "true or false (left out: false)".into(),
+            FieldKind::Keys { most } => format!("a list of 1 to {most} names of keys"),
+            FieldKind::Anything => "anything".into(),
         }
     }
 }
@@ -115,6 +202,28 @@ impl Fields {
     pub fn whole<T: TryFrom<u64> + Default>(&self, name: &str) -> T {
         let number = self.0.get(name).and_then(Value::as_u64).unwrap_or_default();
         T::try_from(number).unwrap_or_default()
+    }
+
+    /// A number.
+    pub fn number(&self, name: &str) -> f64 {
+        self.0.get(name).and_then(Value::as_f64).unwrap_or_default()
+    }
+
+    /// Two numbers; `None` where they were left out.
+    pub fn pair(&self, name: &str) -> Option<(f64, f64)> {
+        let pair = self.0.get(name)?.as_array()?;
+        Some((pair.first()?.as_f64()?, pair.get(1)?.as_f64()?))
+    }
+
+    /// Strings.
+    pub fn texts(&self, name: &str) -> Vec<String> {
+        let list = self.0.get(name).and_then(Value::as_array);
+        list.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+    }
+
+    /// Whatever is there.
+    pub fn value(&self, name: &str) -> &Value {
+        self.0.get(name).unwrap_or(&Value::Null)
     }
 
     /// A flag.

@@ -13,7 +13,7 @@ use crate::context::Turn as Shown;
 use crate::conversation::Conversation;
 use crate::draw::{Response, Stream};
 use crate::engine::{Ask, Event, Reply, SessionId};
-use crate::grammar;
+use crate::grammar::{self, Seen};
 use crate::policy::{Answer, PolicyError, Session, Turn};
 use crate::prompt::{self, Text, Told};
 use crate::sequence::{Picture, Stretch};
@@ -132,7 +132,7 @@ impl ModelSession {
     fn read(&self, turn: &Turn<'_>, response: &[u32]) -> Said {
         let text = self.shared.template.tokenizer().decode(response);
         let text = text.rsplit_once("</think>").map_or(text.as_str(), |(_, action)| action);
-        grammar::parse(&self.opening.session.grammar, text, turn.observation.screenshot.size)
+        grammar::parse(&self.opening.session.grammar, text, Seen::from(turn.observation))
     }
 }
 

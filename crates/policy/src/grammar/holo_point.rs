@@ -1,0 +1,149 @@
+//! Localisation replies of the Holo models: a place, and nothing else. For sets of pictures with boxes, where an action is always a click.
+//!
+//! `holo_click`: `Click(352, 348)` in pixels, as Holo1 was trained. `holo_click_absolute`: `{"action":"click_absolute","x":947,"y":338}` in
+//! pixels, Holo1.5. `holo_point`: `{"x":552,"y":404}`, whole numbers 0 to 1000, Holo2 and Holo3.
+
+use furrow_rollout::{Action, Button, Size};
+use serde_json::{Map, Value, json};
+
+use super::shape::{FieldKind, Shape, field};
+use super::space::Space;
+use super::{Dialect, Said, cut, no_word};
+
+pub(super) const CLICK_CALL: Dialect = Dialect {
+    name: "holo_click",
+    read: |text, _, seen, said| read_call(text, seen.image, said),
+    encode: |action, _, _, seen| {
+        let (x, y) = place(Space::Pixels, "holo_click", action, seen.image)?;
+        Ok(format!("Click({x}, {y})"))
+    },
+    instructions: |_| says("Click(x, y)", Space::Pixels),
+    ..PLAIN
+};
+
+pub(super) const CLICK_ABSOLUTE: Dialect = Dialect {
+    name: "holo_click_absolute",
+    read: |text, _, seen, said| {
+        let mut given = object(text)?;
+        match given.remove("action") {
+            Some(Value::String(word)) if word == "click_absolute" => {}
+            _ => return Err("action is not \"click_absolute\"".into()),
+        }
+        read_point("click_absolute", &given, Space::Pixels, seen.image, said)
+    },
+    encode: |action, _, _, seen| {
+        let (x, y) = place(Space::Pixels, "holo_click_absolute", action, seen.image)?;
+        Ok(json!({ "action": "click_absolute", "x": x, "y": y }).to_string())
+    },
+    instructions: |_| says(r#"{"action": "click_absolute", "x": …, "y": …}"#, Space::Pixels),
+    ..PLAIN
+};
+
+pub(super) const POINT: Dialect = Dialect {
+    name: "holo_point",
+    read: |text, _, seen, said| read_point("point", &object(text)?, Space::Thousandths, seen.image, said),
+    encode: |action, _, _, seen| {
+        let (x, y) = place(Space::Thousandths, "holo_point", action, seen.image)?;
+        Ok(json!({ "x": x, "y": y }).to_string())
+    },
+    instructions: |_| says(r#"{"x": …, "y": …}"#, Space::Thousandths),
+    ..PLAIN
+};
+
+/// What all three have in common.
+const PLAIN: Dialect = Dialect {
+    name: "",
+    read: |_, _, _, _| Err(String::new()),
+    encode: |_, _, _, _| Err(String::new()),
+    instructions: |_| String::new(),
+    is_extensible: false,
+    needs_marks: false,
+    frame: None,
+};
+
+const PLACE: Shape = Shape {
+    name: "point",
+    fields: &[
+        field("x", FieldKind::Whole { from: 0, to: 16_384 }),
+        field("y", FieldKind::Whole { from: 0, to: 16_384 }),
+    ],
+    says: "",
+};
+
+fn object(text: &str) -> Result<Map<String, Value>, String> {
+    match serde_json::from_str(text.trim()) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err("the reply is not a JSON object".into()),
+        Err(why) => Err(format!("the reply is not JSON: {why}")),
+    }
+}
+
+fn read_point(
+    name: &str,
+    given: &Map<String, Value>,
+    space: Space,
+    image: Size,
+    said: &mut Said,
+) -> Result<Action, String> {
+    name.clone_into(&mut said.name);
+    said.args_json = Some(json!(given).to_string());
+    let fields = PLACE.read(given, "")?;
+    space.page(fields.number("x"), fields.number("y"), image).map(Action::click)
+}
+
+/// `Click(352, 348)`, with any blanks.
+fn read_call(text: &str, image: Size, said: &mut Said) -> Result<Action, String> {
+    let form = || format!("{:?} is not of the form Click(x, y)", cut(text.trim()));
+    let inside =
+        text.trim().strip_prefix("Click(").and_then(|rest| rest.strip_suffix(')')).ok_or_else(form)?;
+    let (x, y) = inside.split_once(',').ok_or_else(form)?;
+    let whole = |text: &str| text.trim().parse::<u32>().map_err(|_| form());
+    let given = Map::from_iter([("x".to_owned(), whole(x)?.into()), ("y".to_owned(), whole(y)?.into())]);
+    read_point("Click", &given, Space::Pixels, image, said)
+}
+
+fn place(space: Space, grammar: &str, action: &Action, image: Size) -> Result<(u64, u64), String> {
+    match action {
+        Action::Click { at: Some(at), button: Button::Left, count: 1 } => {
+            let (x, y) = space.model(*at, image);
+            Ok((x as u64, y as u64))
+        }
+        other => Err(no_word(grammar, other)),
+    }
+}
+
+fn says(form: &str, space: Space) -> String {
+    format!(
+        "The screenshot shows a page. Reply with the place that the instruction speaks of, as {form}. {}\n",
+        space.says()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::check;
+
+    #[test]
+    fn places_become_clicks_or_say_why_not() {
+        let at = |x, y| {
+            format!("Click {{ at: Some(PagePoint {{ x: {x:.1}, y: {y:.1} }}), button: Left, count: 1 }}")
+        };
+        check("holo_click", "Click(352, 348)", &at(352.0, 348.0));
+        check("holo_click", " Click( 1000,500 )\n", &at(1000.0, 500.0));
+        check("holo_click", "Click(1001, 348)", "x is 1001; use 0 to 1000");
+        check("holo_click", "click(1, 2)", "\"click(1, 2)\" is not of the form Click(x, y)");
+        check("holo_click", "Click(-1, 2)", "\"Click(-1, 2)\" is not of the form");
+        check("holo_click", "Click(1, 2) and more", "\"Click(1, 2) and more\" is not of the form");
+        check("holo_click_absolute", r#"{"action":"click_absolute","x":947,"y":338}"#, &at(947.0, 338.0));
+        check(
+            "holo_click_absolute",
+            r#"{"action":"click","x":947,"y":338}"#,
+            "action is not \"click_absolute\"",
+        );
+        check("holo_point", r#"{"x":552,"y":404}"#, &at(552.0, 202.0));
+        check("holo_point", r#"{"x":552}"#, "point.y is missing");
+        check("holo_point", r#"{"x":552,"y":1001}"#, "y is 1001; use 0 to 1000");
+        check("holo_point", r#"{"x":552,"y":1,"z":1}"#, "point has no field \"z\"");
+        check("holo_point", "[552, 404]", "the reply is not a JSON object");
+    }
+}

@@ -1,0 +1,291 @@
+//! The Holo step object of Holo3 and Holotron-3-Nano: `{"note":…,"thought":…,"tool_call":{"tool_name":…,…}}`.
+//!
+//! The desktop tools are those a public harness for Holotron-3-Nano describes, less `key_down_desktop` and `key_up_desktop`, whose effect
+//! would outlast a step. Tools of a browser stand beside them, named as in the navigation object. Coordinates are whole numbers 0 to 1000.
+
+use furrow_rollout::{Action, Button, Direction};
+use serde_json::{Value, json};
+
+use super::holo::{Aim, call, web_address};
+use super::shape::{Field, FieldKind, Fields, Shape, field, listed, read_call};
+use super::space::Space;
+use super::{Dialect, Frame, Remarks, Said, Seen, no_word};
+
+pub(super) const STEP: Dialect = Dialect {
+    name: "holo_step",
+    read: |text, _, seen, said| read(text, seen, said),
+    encode: |action, remarks, _, seen| encode(action, remarks, seen),
+    instructions: |_| instructions(),
+    is_extensible: false,
+    needs_marks: false,
+    // A plan is a list of objects, which the automaton has no part for: a constrained policy makes none.
+    frame: Some(Frame {
+        call: "tool_call",
+        name: "tool_name",
+        shapes: |_| SHAPES.iter().filter(|shape| shape.name != PLAN).copied().collect(),
+    }),
+};
+
+/// Pixels of one notch of the wheel.
+const NOTCH_PIXELS: u32 = 100;
+
+const PLAN: &str = "update_plan";
+const COORDINATE: FieldKind = FieldKind::Whole { from: 0, to: 1000 };
+const ELEMENT: Field = field("element", FieldKind::Text);
+const X: Field = field("x", COORDINATE);
+const Y: Field = field("y", COORDINATE);
+const CONTENT: Field = field("content", FieldKind::Text);
+
+const SHAPES: &[Shape] = &[
+    Shape {
+        name: "click_desktop",
+        fields: &[ELEMENT, X, Y, field("button", FieldKind::WordOr(&["left", "right", "middle"]))],
+        says: "click at a point",
+    },
+    Shape { name: "double_click_desktop", fields: &[ELEMENT, X, Y], says: "click twice" },
+    Shape { name: "move_to_desktop", fields: &[ELEMENT, X, Y], says: "move the mouse there" },
+    Shape {
+        name: "drag_to_desktop",
+        fields: &[ELEMENT, X, Y],
+        says: "press where the mouse is, move, release at the point",
+    },
+    Shape {
+        name: "scroll_desktop",
+        fields: &[
+            ELEMENT,
+            X,
+            Y,
+            field("direction", FieldKind::Word(&["down", "up", "left", "right"])),
+            field("scroll_size", FieldKind::WholeOr { from: 1, to: 100, default: 10 }),
+        ],
+        says: "turn the wheel at a point by so many notches",
+    },
+    Shape {
+        name: "write_desktop",
+        fields: &[CONTENT, field("press_enter", FieldKind::Flag), field("overwrite", FieldKind::Flag)],
+        says: "type where the focus is, instead of what is there if overwrite is true",
+    },
+    Shape {
+        name: "hotkey_desktop",
+        fields: &[
+            field("keys", FieldKind::Keys { most: 5 }),
+            field("repeat_count", FieldKind::WholeOr { from: 1, to: 20, default: 1 }),
+        ],
+        says: "press keys together",
+    },
+    Shape {
+        name: "hold_and_tap_key_desktop",
+        fields: &[
+            field("hold_keys", FieldKind::Keys { most: 3 }),
+            field("tap_keys", FieldKind::Keys { most: 5 }),
+        ],
+        says: "hold keys and press others one after the other",
+    },
+    Shape {
+        name: PLAN,
+        fields: &[field("goals", FieldKind::Anything)],
+        says: "note the plan; goals is a list of {title, status}, status one of todo, running, done, failed",
+    },
+    Shape { name: "go_back", fields: &[], says: "go one page back" },
+    Shape { name: "refresh", fields: &[], says: "load the page again" },
+    Shape { name: "restart", fields: &[], says: "go back to the start page" },
+    Shape {
+        name: "goto",
+        fields: &[field("url", FieldKind::Address)],
+        says: "load an address that begins with http:// or https://",
+    },
+    Shape {
+        name: "select_tab",
+        fields: &[field("index", FieldKind::Whole { from: 0, to: 255 })],
+        says: "show another tab, counted from 0, oldest first",
+    },
+    Shape {
+        name: "wait",
+        fields: &[field("seconds", FieldKind::WholeOr { from: 0, to: 10, default: 2 })],
+        says: "let time pass",
+    },
+    Shape { name: "answer", fields: &[CONTENT], says: "give the answer and end the task" },
+];
+
+fn read(text: &str, seen: Seen<'_>, said: &mut Said) -> Result<Action, String> {
+    let given = call(text, "tool_call")?;
+    let (name, fields) = read_call(&given, ("tool_call", "tool_name"), SHAPES, said)?;
+    action(name, &fields, &Aim { space: Space::Thousandths, image: seen.image })
+}
+
+fn action(name: &str, fields: &Fields, aim: &Aim) -> Result<Action, String> {
+    let at = || aim.at(name, fields, "x", "y");
+    Ok(match name {
+        "click_desktop" => Action::Click {
+            at: Some(at()?),
+            button: Button::parse(&fields.text("button")).unwrap_or_default(),
+            count: 1,
+        },
+        "double_click_desktop" => Action::Click { at: Some(at()?), button: Button::Left, count: 2 },
+        "move_to_desktop" => Action::Move { at: at()? },
+        "drag_to_desktop" => Action::Drag { from: None, to: at()? },
+        "scroll_desktop" => Action::Scroll {
+            at: Some(at()?),
+            direction: Direction::parse(&fields.text("direction"))
+                .ok_or("scroll_desktop.direction is unknown")?,
+            pixels: Some(fields.whole::<u32>("scroll_size") * NOTCH_PIXELS),
+        },
+        "write_desktop" => {
+            let write = Action::Write {
+                into: None,
+                content: fields.text("content"),
+                press_enter: fields.flag("press_enter"),
+            };
+            match fields.flag("overwrite") {
+                true => Action::Several(vec![Action::press("Control+a"), write]),
+                false => write,
+            }
+        }
+        "hotkey_desktop" => {
+            Action::PressKey { key: fields.texts("keys").join("+"), times: fields.whole("repeat_count") }
+        }
+        "hold_and_tap_key_desktop" => {
+            let held = fields.texts("hold_keys").join("+");
+            let taps = fields.texts("tap_keys").into_iter().map(|key| Action::press(format!("{held}+{key}")));
+            Action::of_several(taps.collect())?
+        }
+        PLAN => {
+            check_plan(fields.value("goals"))?;
+            Action::Wait { seconds: 0 }
+        }
+        "go_back" => Action::GoBack,
+        "refresh" => Action::Refresh,
+        "restart" => Action::Restart,
+        "goto" => Action::Goto { url: web_address(fields.text("url"))? },
+        "select_tab" => Action::SelectTab { index: fields.whole("index") },
+        "wait" => Action::Wait { seconds: fields.whole("seconds") },
+        "answer" => Action::Answer { content: fields.text("content") },
+        other => return Err(format!("there is no action {other:?}")),
+    })
+}
+
+/// A plan changes nothing on the page; it is held to its shape all the same.
+fn check_plan(goals: &Value) -> Result<(), String> {
+    let is_goal = |goal: &Value| {
+        goal["title"].is_string()
+            && matches!(goal["status"].as_str(), Some("todo" | "running" | "done" | "failed"))
+            && goal.as_object().is_some_and(|goal| goal.len() == 2)
+    };
+    match goals.as_array() {
+        Some(goals) if (1..=20).contains(&goals.len()) && goals.iter().all(is_goal) => Ok(()),
+        _ => Err("update_plan.goals is no list of 1 to 20 goals of title and status".into()),
+    }
+}
+
+fn encode(action: &Action, remarks: &Remarks, seen: Seen<'_>) -> Result<String, String> {
+    let aim = Aim { space: Space::Thousandths, image: seen.image };
+    let call = inner(action, &remarks.element, &aim).ok_or_else(|| no_word(STEP.name, action))?;
+    Ok(json!({ "note": remarks.note, "thought": remarks.thought, "tool_call": call }).to_string())
+}
+
+fn inner(action: &Action, element: &str, aim: &Aim) -> Option<Value> {
+    let aimed = |tool: &str, at| {
+        let (x, y) = aim.whole(at);
+        json!({ "tool_name": tool, "element": element, "x": x, "y": y })
+    };
+    Some(match action {
+        Action::Click { at: Some(at), button, count: 1 } => {
+            let mut call = aimed("click_desktop", *at);
+            call["button"] = button.as_str().into();
+            call
+        }
+        Action::Click { at: Some(at), button: Button::Left, count: 2 } => aimed("double_click_desktop", *at),
+        Action::Move { at } => aimed("move_to_desktop", *at),
+        Action::Drag { from: None, to } => aimed("drag_to_desktop", *to),
+        Action::Scroll { at: Some(at), direction, pixels: Some(pixels) } => {
+            let mut call = aimed("scroll_desktop", *at);
+            call["direction"] = direction.as_str().into();
+            call["scroll_size"] = pixels.div_ceil(NOTCH_PIXELS).clamp(1, 100).into();
+            call
+        }
+        Action::Write { into: None, content, press_enter } => {
+            json!({ "tool_name": "write_desktop", "content": content, "press_enter": press_enter, "overwrite": false })
+        }
+        Action::PressKey { key, times } => {
+            json!({ "tool_name": "hotkey_desktop", "keys": [key], "repeat_count": times })
+        }
+        Action::GoBack => json!({ "tool_name": "go_back" }),
+        Action::Refresh => json!({ "tool_name": "refresh" }),
+        Action::Restart => json!({ "tool_name": "restart" }),
+        Action::Goto { url } => json!({ "tool_name": "goto", "url": url }),
+        Action::SelectTab { index } => json!({ "tool_name": "select_tab", "index": index }),
+        Action::Wait { seconds } if *seconds <= 10 => json!({ "tool_name": "wait", "seconds": seconds }),
+        Action::Answer { content } => json!({ "tool_name": "answer", "content": content }),
+        _ => return None,
+    })
+}
+
+fn instructions() -> String {
+    format!(
+        "You operate a web browser. Each turn shows a screenshot. Reply with one JSON object: \"note\" (what to remember, or null), \
+         \"thought\" (why), \"tool_call\" (its \"tool_name\" and arguments side by side, one of those below). {}\n{}",
+        Space::Thousandths.says(),
+        listed(SHAPES),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::check;
+
+    #[test]
+    fn steps_become_actions_or_say_why_not() {
+        let check = |text: &str, want: &str| check("holo_step", text, want);
+        check(
+            r#"{"note":null,"thought":"send","tool_call":{"tool_name":"click_desktop","element":"Send","x":500,"y":1000}}"#,
+            "Click { at: Some(PagePoint { x: 500.0, y: 500.0 }), button: Left, count: 1 }",
+        );
+        check(
+            r#"{"tool_call":{"tool_name":"click_desktop","element":"","x":0,"y":0,"button":"right"}}"#,
+            "Click { at: Some(PagePoint { x: 0.0, y: 0.0 }), button: Right, count: 1 }",
+        );
+        check(
+            r#"{"tool_call":{"tool_name":"double_click_desktop","element":"","x":10,"y":10}}"#,
+            "Click { at: Some(PagePoint { x: 10.0, y: 5.0 }), button: Left, count: 2 }",
+        );
+        check(
+            r#"{"tool_call":{"tool_name":"drag_to_desktop","element":"","x":10,"y":10}}"#,
+            "Drag { from: None, to: PagePoint { x: 10.0, y: 5.0 } }",
+        );
+        check(
+            r#"{"tool_call":{"tool_name":"scroll_desktop","element":"","x":10,"y":10,"direction":"up","scroll_size":3}}"#,
+            "Scroll { at: Some(PagePoint { x: 10.0, y: 5.0 }), direction: Up, pixels: Some(300) }",
+        );
+        check(
+            r#"{"tool_call":{"tool_name":"write_desktop","content":"a","overwrite":true}}"#,
+            r#"Several([PressKey { key: "Control+a", times: 1 }, Write { into: None, content: "a", press_enter: false }])"#,
+        );
+        check(
+            r#"{"tool_call":{"tool_name":"hotkey_desktop","keys":["ctrl","shift","t"],"repeat_count":2}}"#,
+            r#"PressKey { key: "ctrl+shift+t", times: 2 }"#,
+        );
+        check(
+            r#"{"tool_call":{"tool_name":"hold_and_tap_key_desktop","hold_keys":["shift"],"tap_keys":["Tab","Enter"]}}"#,
+            r#"Several([PressKey { key: "shift+Tab", times: 1 }, PressKey { key: "shift+Enter", times: 1 }])"#,
+        );
+        check(
+            r#"{"tool_call":{"tool_name":"update_plan","goals":[{"title":"look","status":"done"}]}}"#,
+            "Wait { seconds: 0 }",
+        );
+        check(r#"{"tool_call":{"tool_name":"update_plan","goals":[]}}"#, "update_plan.goals is no list");
+        check(
+            r#"{"tool_call":{"tool_name":"key_down_desktop","key":"a"}}"#,
+            "there is no action \"key_down_desktop\"",
+        );
+        check(
+            r#"{"tool_call":{"tool_name":"hotkey_desktop","keys":[]}}"#,
+            "hotkey_desktop.keys is []; use a list of 1 to 5",
+        );
+        check(
+            r#"{"action":{"action":"go_back"}}"#,
+            "there is no field \"action\"; use note, thought, tool_call",
+        );
+        check(r#"{"tool_call":[]}"#, "tool_call is not an object");
+        check(r#"{"tool_call":{}}"#, "tool_call.tool_name is missing");
+    }
+}

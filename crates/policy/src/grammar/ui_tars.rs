@@ -1,0 +1,323 @@
+//! UI-TARS: `Thought: …` and `Action: click(point='<point>352 348</point>')`, several calls separated by a blank line.
+//!
+//! Forms are those of ByteDance's published parser; the older `start_box='(x,y)'` is read as well. Models built on Qwen2.5-VL write pixels
+//! of the image as sent (`ui_tars_pixels`), those built on Qwen2-VL whole numbers 0 to 1000 (`ui_tars`).
+
+use std::collections::BTreeMap;
+
+use furrow_rollout::{Action, Button, Direction, PagePoint, Size};
+use serde_json::json;
+
+use super::space::Space;
+use super::{Dialect, Remarks, Said, cut, no_word};
+
+pub(super) const THOUSANDTHS: Dialect = Dialect {
+    name: "ui_tars",
+    read: |text, _, seen, said| read(Space::Thousandths, text, seen.image, said),
+    encode: |action, remarks, _, seen| encode(Space::Thousandths, action, remarks, seen.image),
+    instructions: |_| instructions(Space::Thousandths),
+    is_extensible: false,
+    needs_marks: false,
+    frame: None,
+};
+
+pub(super) const PIXELS: Dialect = Dialect {
+    name: "ui_tars_pixels",
+    read: |text, _, seen, said| read(Space::Pixels, text, seen.image, said),
+    encode: |action, remarks, _, seen| encode(Space::Pixels, action, remarks, seen.image),
+    instructions: |_| instructions(Space::Pixels),
+    ..THOUSANDTHS
+};
+
+/// Seconds of `wait()`.
+const WAIT_SECONDS: u8 = 5;
+
+/// Keys that `hotkey` presses together.
+const KEYS_MAX: usize = 3;
+
+fn read(space: Space, text: &str, image: Size, said: &mut Said) -> Result<Action, String> {
+    let (_, calls) = text
+        .rsplit_once("Action:")
+        .ok_or("there is no line \"Action:\"; reply with a thought and an action")?;
+    let mut actions = Vec::new();
+    for call in calls.split("\n\n").map(str::trim).filter(|call| !call.is_empty()) {
+        let (name, arguments) = parse_call(call)?;
+        name.clone_into(&mut said.name);
+        said.args_json = Some(json!(arguments).to_string());
+        actions.extend(meaning(name, &Arguments { name, space, image, given: arguments })?);
+    }
+    Action::of_several(actions)
+}
+
+/// `name(key='value', …)`; in a value `\'`, `\"`, `\\` and `\n` stand for what they escape.
+fn parse_call(call: &str) -> Result<(&str, BTreeMap<String, String>), String> {
+    let form = || format!("{:?} is not of the form name(key='value')", cut(call));
+    let (name, rest) = call.split_once('(').ok_or_else(form)?;
+    let mut rest = rest.strip_suffix(')').ok_or_else(form)?.trim();
+    let mut arguments = BTreeMap::new();
+    while !rest.is_empty() {
+        let (key, quoted) = rest.split_once('=').ok_or_else(form)?;
+        let quote = quoted.chars().next().filter(|quote| ['\'', '"'].contains(quote)).ok_or_else(form)?;
+        let (value, after) = unquote(&quoted[1..], quote).ok_or_else(form)?;
+        if arguments.insert(key.trim().to_owned(), value).is_some() {
+            return Err(format!("{name} is given {:?} twice", cut(key.trim())));
+        }
+        rest = after.trim();
+        match rest.strip_prefix(',') {
+            Some(more) => rest = more.trim(),
+            None if rest.is_empty() => {}
+            None => return Err(form()),
+        }
+    }
+    Ok((name.trim(), arguments))
+}
+
+/// A value up to its closing quote, and what comes behind that.
+fn unquote(text: &str, quote: char) -> Option<(String, &str)> {
+    let mut value = String::new();
+    let mut letters = text.char_indices();
+    while let Some((at, letter)) = letters.next() {
+        match letter {
+            '\\' => match letters.next()?.1 {
+                'n' => value.push('\n'),
+                't' => value.push('\t'),
+                other => value.push(other),
+            },
+            letter if letter == quote => return Some((value, &text[at + 1..])),
+            letter => value.push(letter),
+        }
+    }
+    None
+}
+
+fn quoted(text: &str) -> String {
+    let mut value = String::from("'");
+    for letter in text.chars() {
+        match letter {
+            '\\' | '\'' => value.extend(['\\', letter]),
+            '\n' => value.push_str("\\n"),
+            '\t' => value.push_str("\\t"),
+            letter => value.push(letter),
+        }
+    }
+    value + "'"
+}
+
+/// The arguments of a call, to be taken one by one.
+struct Arguments<'a> {
+    name: &'a str,
+    space: Space,
+    image: Size,
+    given: BTreeMap<String, String>,
+}
+
+impl Arguments<'_> {
+    fn only(&self, keys: &[&str]) -> Result<(), String> {
+        match self.given.keys().find(|key| !keys.contains(&key.as_str())) {
+            Some(stranger) => Err(format!("{} takes no {:?}", self.name, cut(stranger))),
+            None => Ok(()),
+        }
+    }
+
+    fn text(&self, key: &str) -> Result<&str, String> {
+        self.given.get(key).map(String::as_str).ok_or_else(|| format!("{}.{key} is missing", self.name))
+    }
+
+    /// A point, under its newer name or the older one.
+    fn point(&self, key: &str, older: &str) -> Result<PagePoint, String> {
+        let text = self.given.get(older).map(String::as_str).map_or_else(|| self.text(key), Ok)?;
+        let inside = text.replace(['(', ')', '[', ']', ','], " ");
+        let inside = inside.replace("<point>", " ").replace("</point>", " ");
+        let inside = inside.replace("<|box_start|>", " ").replace("<|box_end|>", " ");
+        let numbers: Option<Vec<f64>> = inside.split_whitespace().map(|word| word.parse().ok()).collect();
+        match numbers.as_deref() {
+            Some([x, y]) => {
+                let outside = |why| format!("{}.{key}: {why}", self.name);
+                self.space.page(*x, *y, self.image).map_err(outside)
+            }
+            _ => Err(format!("{}.{key} is {:?}; write it as <point>x y</point>", self.name, cut(text))),
+        }
+    }
+}
+
+/// What a call does.
+fn meaning(name: &str, given: &Arguments<'_>) -> Result<Vec<Action>, String> {
+    let aimed = || {
+        given.only(&["point", "start_box"])?;
+        given.point("point", "start_box")
+    };
+    Ok(vec![match name {
+        "click" | "left_single" => Action::click(aimed()?),
+        "left_double" => Action::Click { at: Some(aimed()?), button: Button::Left, count: 2 },
+        "right_single" => Action::Click { at: Some(aimed()?), button: Button::Right, count: 1 },
+        "drag" => {
+            given.only(&["start_point", "end_point", "start_box", "end_box"])?;
+            Action::drag(given.point("start_point", "start_box")?, given.point("end_point", "end_box")?)
+        }
+        "hotkey" => {
+            given.only(&["key"])?;
+            let keys: Vec<&str> = given.text("key")?.split_whitespace().collect();
+            if !(1..=KEYS_MAX).contains(&keys.len()) {
+                return Err(format!("hotkey.key names {} keys; name 1 to {KEYS_MAX}", keys.len()));
+            }
+            Action::press(keys.join("+"))
+        }
+        "type" => {
+            given.only(&["content"])?;
+            let content = given.text("content")?;
+            let submits = content.strip_suffix('\n');
+            let content = submits.unwrap_or(content).to_owned();
+            Action::Write { into: None, content, press_enter: submits.is_some() }
+        }
+        "scroll" => {
+            given.only(&["point", "start_box", "direction"])?;
+            let way = given.text("direction")?;
+            let direction = Direction::parse(way)
+                .ok_or_else(|| format!("scroll.direction is {:?}; use down, up, left or right", cut(way)))?;
+            Action::Scroll { at: Some(given.point("point", "start_box")?), direction, pixels: None }
+        }
+        "wait" => {
+            given.only(&[])?;
+            Action::Wait { seconds: WAIT_SECONDS }
+        }
+        "finished" => {
+            given.only(&["content"])?;
+            Action::Answer { content: given.given.get("content").cloned().unwrap_or_default() }
+        }
+        other => {
+            let all = "click, left_double, right_single, drag, hotkey, type, scroll, wait, finished";
+            return Err(format!("there is no action {:?}; use {all}", cut(other)));
+        }
+    }])
+}
+
+fn encode(space: Space, action: &Action, remarks: &Remarks, image: Size) -> Result<String, String> {
+    let calls = action.parts().iter().map(|part| call(space, part, image));
+    let calls = calls.collect::<Result<Vec<_>, _>>()?.concat();
+    Ok(format!("Thought: {}\nAction: {}", remarks.thought, calls.join("\n\n")))
+}
+
+/// The calls that do one action.
+fn call(space: Space, action: &Action, image: Size) -> Result<Vec<String>, String> {
+    let point = |at: &PagePoint| {
+        let (x, y) = space.model(*at, image);
+        format!("'<point>{x} {y}</point>'")
+    };
+    let typed = |content: &str, press_enter: bool| {
+        let end = if press_enter { "\n" } else { "" };
+        format!("type(content={})", quoted(&format!("{content}{end}")))
+    };
+    Ok(match action {
+        Action::Click { at: Some(at), button, count } => {
+            let name = match (button, count) {
+                (Button::Left, 1) => "click",
+                (Button::Left, 2) => "left_double",
+                (Button::Right, 1) => "right_single",
+                _ => return Err(no_word(THOUSANDTHS.name, action)),
+            };
+            vec![format!("{name}(point={})", point(at))]
+        }
+        Action::Drag { from: Some(from), to } => {
+            vec![format!("drag(start_point={}, end_point={})", point(from), point(to))]
+        }
+        // What ends in a line's end is read as submitted: it has no other word.
+        Action::Write { content, press_enter: false, .. } if content.ends_with('\n') => {
+            return Err(no_word(THOUSANDTHS.name, action));
+        }
+        Action::Write { into: None, content, press_enter } => vec![typed(content, *press_enter)],
+        Action::Write { into: Some(at), content, press_enter } => vec![
+            format!("click(point={})", point(at)),
+            "hotkey(key='ctrl a')".to_owned(),
+            typed(content, *press_enter),
+        ],
+        Action::PressKey { key, times } if !key.contains(char::is_whitespace) && !key.contains("++") => {
+            vec![format!("hotkey(key={})", quoted(&key.replace('+', " "))); usize::from(*times)]
+        }
+        Action::Scroll { at, direction, .. } => {
+            let centre = PagePoint { x: image.width as f32 / 2.0, y: image.height as f32 / 2.0 };
+            let at = point(&at.unwrap_or(centre));
+            vec![format!("scroll(point={at}, direction='{}')", direction.as_str())]
+        }
+        Action::Wait { .. } => vec!["wait()".to_owned()],
+        Action::Answer { content } => vec![format!("finished(content={})", quoted(content))],
+        other => return Err(no_word(THOUSANDTHS.name, other)),
+    })
+}
+
+fn instructions(space: Space) -> String {
+    format!(
+        "You operate a web browser. Each turn shows a screenshot. Reply with \"Thought: \" and why, then on a new line \"Action: \" and one of \
+         the calls below, or several separated by a blank line. {}\n\
+         - click(point='<point>x y</point>')\n\
+         - left_double(point='<point>x y</point>')\n\
+         - right_single(point='<point>x y</point>')\n\
+         - drag(start_point='<point>x y</point>', end_point='<point>x y</point>')\n\
+         - hotkey(key='ctrl c'): up to three keys, separated by blanks\n\
+         - type(content='…'): types where the focus is; a \\n at the end submits\n\
+         - scroll(point='<point>x y</point>', direction='down'): or up, left, right\n\
+         - wait(): five seconds\n\
+         - finished(content='…'): gives the answer and ends the task\n",
+        space.says(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::check;
+
+    #[test]
+    fn calls_become_actions_or_say_why_not() {
+        let tars = |call: &str, want: &str| check("ui_tars", &format!("Thought: so.\nAction: {call}"), want);
+        let click = |x, y| {
+            format!("Click {{ at: Some(PagePoint {{ x: {x:.1}, y: {y:.1} }}), button: Left, count: 1 }}")
+        };
+        tars("click(point='<point>500 250</point>')", &click(500.0, 125.0));
+        tars("click(start_box='(500,250)')", &click(500.0, 125.0));
+        tars("click(start_box='<|box_start|>(500, 250)<|box_end|>')", &click(500.0, 125.0));
+        check("ui_tars_pixels", "Action: click(point='<point>500 250</point>')", &click(500.0, 250.0));
+        check(
+            "ui_tars_pixels",
+            "Action: click(point='<point>500 501</point>')",
+            "click.point: y is 501; use 0 to 500",
+        );
+        tars(
+            "left_double(point='<point>10 10</point>')",
+            "Click { at: Some(PagePoint { x: 10.0, y: 5.0 }), button: Left, count: 2 }",
+        );
+        tars(
+            "right_single(point='<point>10 10</point>')",
+            "Click { at: Some(PagePoint { x: 10.0, y: 5.0 }), button: Right, count: 1 }",
+        );
+        tars(
+            "drag(start_point='<point>0 0</point>', end_point='<point>10 10</point>')",
+            "Drag { from: Some(PagePoint { x: 0.0, y: 0.0 }), to: PagePoint { x: 10.0, y: 5.0 } }",
+        );
+        tars("hotkey(key='ctrl shift t')", r#"PressKey { key: "ctrl+shift+t", times: 1 }"#);
+        tars("hotkey(key='a b c d')", "hotkey.key names 4 keys; name 1 to 3");
+        tars(r"type(content='it\'s\n')", r#"Write { into: None, content: "it's", press_enter: true }"#);
+        tars(
+            r#"type(content="a, b=(c)")"#,
+            r#"Write { into: None, content: "a, b=(c)", press_enter: false }"#,
+        );
+        tars(
+            "scroll(point='<point>10 10</point>', direction='down')",
+            "Scroll { at: Some(PagePoint { x: 10.0, y: 5.0 }), direction: Down, pixels: None }",
+        );
+        tars("scroll(point='<point>10 10</point>', direction='in')", "scroll.direction is \"in\"");
+        tars("wait()", "Wait { seconds: 5 }");
+        tars("finished(content='42')", r#"Answer { content: "42" }"#);
+        tars("finished()", r#"Answer { content: "" }"#);
+        tars(
+            "click(point='<point>10 10</point>')\n\ntype(content='a')",
+            "Several([Click { at: Some(PagePoint { x: 10.0, y: 5.0 }), button: Left, count: 1 }, \
+             Write { into: None, content: \"a\", press_enter: false }])",
+        );
+        tars("finished(content='')\n\nwait()", "something comes behind the answer");
+        tars("click(point='<point>10</point>')", "click.point is \"<point>10</point>\"; write it as");
+        tars("click(at='1')", "click takes no \"at\"");
+        tars("click(point='1 1", "\"click(point='1 1\" is not of the form");
+        tars("fly()", "there is no action \"fly\"; use click");
+        tars("", "there is no action");
+        check("ui_tars", "click(1, 2)", "there is no line \"Action:\"");
+    }
+}
