@@ -74,6 +74,16 @@ function pickDay(name, day, root = document) {
   return press(one(`[data-day="${iso}"]`, field.querySelector(".calendar")));
 }
 const tab = (id) => { const button = one(`[data-tab="${id}"]`); return button.getAttribute("aria-selected") === "true" ? null : press(button); };
+/** Writes several fields, by their names. */
+const fillIn = (values, root = document) => Object.entries(values).reduce((hint, [name, text]) => hint ?? write(one(`[name="${name}"]`, root), text), null);
+/** Enters the card that the goal names. */
+const fillCard = () => {
+  const [, card, holder, expiry, code] = goal.match(/card ([\d ]+) in the name of ([^,]+), expiry (\S+), security code (\d+)\./);
+  return fillIn({ card, holder, expiry, code });
+};
+/** What a list of terms says under one of them. */
+const fact = (term, root = document) => said(all("dt", root).find((node) => said(node) === term)?.nextElementSibling);
+const asked = new URLSearchParams(location.search);
 
 // The page's script has not shown it yet.
 if (document.documentElement.classList.contains("waiting") || !document.body?.children.length) return null;

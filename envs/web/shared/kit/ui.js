@@ -3,6 +3,7 @@
 import { $, $$, fill, h, icon } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
 import { change, state } from "/kit/site.js";
+import { isCardNumber } from "/kit/words.js";
 
 /** A message that stays until it is closed or replaced: nothing here moves by the clock. */
 export function toast(text, kind = "info") {
@@ -216,3 +217,53 @@ export function sortable({ columns, rows, by = null, descending = false }) {
   draw();
   return table;
 }
+
+/** A group of boxes to tick. Options are texts or { value, text }; `onchange` gets the values that are ticked then. */
+export function ticks({ title, name, chosen, options, onchange }) {
+  const box = (value, text) => h("label", { class: "check" },
+    h("input", { type: "checkbox", name, value, checked: chosen.includes(value), onchange: ({ target }) => onchange(target.checked ? [...chosen, value] : chosen.filter((one) => one !== value)) }), text);
+  return h("fieldset", { class: "choices" }, h("legend", {}, title), options.map((option) => box(option.value ?? option, option.text ?? option)));
+}
+
+/** A group of buttons of which one is down. Options are texts or { value, text }. */
+export function radios({ title, name, value, options, onchange = () => {} }) {
+  const button = (own, text) => h("label", { class: "check" }, h("input", { type: "radio", name, value: own, checked: own === value, onchange: () => onchange(own) }), text);
+  return h("fieldset", { class: "choices" }, h("legend", {}, title), options.map((option) => button(option.value ?? option, option.text ?? option)));
+}
+
+/** A choice from a short list of [value, text], as `dropdown` shows it. */
+export const chooser = (label, id, value, options, onchange) => dropdown({ label, id, value, onchange, options: options.map(([own, text]) => ({ value: own, text })) });
+
+/** Terms and what stands for them: [[term, content]]. */
+export const facts = (pairs) => h("dl", { class: "facts" }, pairs.filter(Boolean).map(([term, content]) => [h("dt", {}, term), h("dd", {}, content)]));
+
+/** One page of a list: { shown, page, pages }. Pages count from 1; one that does not exist becomes the nearest. */
+export function leaf(list, page, size) {
+  const pages = Math.max(1, Math.ceil(list.length / size)), at = Math.min(Math.max(1, Number(page) || 1), pages);
+  return { shown: list.slice((at - 1) * size, at * size), page: at, pages };
+}
+
+/**
+ * Saves a text as a file, as a browser does it, and notes its name in the visitor's `downloads`. Where the browser takes no downloads (the
+ * farm's does not) the file goes nowhere; that it was asked for counts.
+ */
+export function download(name, text, type = "text/plain") {
+  const address = URL.createObjectURL(new Blob([text], { type }));
+  h("a", { href: address, download: name }).click();
+  // The browser has taken what it wants of the address once the click returned.
+  URL.revokeObjectURL(address);
+  change((now) => { now.downloads = [...(now.downloads ?? []), name]; });
+  toast(`${name} downloaded`);
+}
+
+/** Where a card is entered, and the rules that its fields are held to. */
+export const cardFields = () => [
+  field({ label: "Card number", name: "card", wide: true }), field({ label: "Name on card", name: "holder", wide: true }),
+  field({ label: "Expiry (MM/YY)", name: "expiry" }), field({ label: "Security code", name: "code" }),
+];
+export const cardRules = {
+  card: (value) => (isCardNumber(value) ? "" : "This is not a valid card number"),
+  holder: rules.filled("the name on the card"),
+  expiry: (value) => (/^(0[1-9]|1[0-2])\s*\/\s*\d{2}$/.test(value) ? "" : "Enter month and year as MM/YY"),
+  code: rules.digits("a security code", 3, 4),
+};

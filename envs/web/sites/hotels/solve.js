@@ -44,7 +44,6 @@ const unlock = () => {
   const [, number, pin] = goal.match(/number (RW-\d+) and the PIN (\d+)/);
   return write(one('[name="number"]'), number) ?? write(one('[name="pin"]'), pin) ?? press(one("#find"));
 };
-const fact = (term, root = document) => said(all("dt", root).find((node) => said(node) === term).nextElementSibling);
 const reserve = (room) => press(one("a.button", all(".rooms tr").find((row) => row.dataset.room === room)));
 const payAndBook = () => {
   if (one("#number")) return null;

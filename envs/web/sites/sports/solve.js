@@ -12,7 +12,6 @@ const openMatch = () => {
   const row = all(".panel .match").find((node) => said(all(".sides > span", node)[1]) === away && said(all(".sides > span", node)[0]) === home && short.startsWith(said(node.previousElementSibling).split(", ")[1]));
   return press(row);
 };
-const fact = (term) => said(all("dt").find((node) => said(node) === term).nextElementSibling);
 const column = (title) => all(".sortable th").findIndex((cell) => said(cell).replace(/ [▴▾]/, "") === title);
 const teamRow = (name) => all(".sortable tbody tr").find((row) => [...row.cells].some((cell) => said(cell) === name));
 const sortBy = (title, mark) => (said(all(".sortable th")[column(title)]).endsWith(mark) ? null : press(one("button", all(".sortable th")[column(title)])));
