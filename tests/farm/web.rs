@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::farm::{browser_setting, furrow};
 
-/// Tried in every run of the tests: of each site one that changes its state and one that answers.
+/// Tried in every run of the tests: of each site one that changes its state, one that answers, or one that does both.
 /// `FURROW_WEB_ALL=1` tries every template of every site, twice.
 const SAMPLE: &[&str] = &[
     "shop-unsteady",
@@ -26,6 +26,13 @@ const SAMPLE: &[&str] = &[
     "courses-lesson",
     "sports-alerts",
     "sports-stat",
+    "flights-week",
+    "answers-settings",
+    "code-contributor",
+    "maps-layer",
+    "maker-helpful",
+    "search-settings",
+    "models-access",
 ];
 
 /// A job over a suite of sites.
