@@ -1,14 +1,15 @@
 //! Attention over pages, in its three forms, against `layers::attention::attend`.
 
-use furrow_cuda::launch::{Span, tiles};
+use furrow_cuda::launch::Span;
 use furrow_cuda::ops::attention::{Attention, Pages, Parts, TILE_ROWS};
 use furrow_model::backend::PAGE_TOKENS;
 use furrow_model::config::AttentionConfig;
 use furrow_model::layers::attention::attend;
 use half::bf16;
 
-use crate::family::{Bug, Draw, Family, Kind, near, same, span_of, spans};
-use crate::memory::{Memory, Number, Spread, rounded, rows, stored, widened};
+use crate::batch::{Batch, Draw, Spread};
+use crate::family::{Bug, Family, Kind, near, same};
+use crate::memory::{Memory, Number, rounded, stored, widened};
 use crate::shim::Library;
 
 pub const FAMILY: Family = Family {
@@ -137,7 +138,7 @@ fn check_prefill(library: &Library) -> Result<(), String> {
     let of: &[(u32, u32)] = &[(1, 0), (70, 0), (0, 0), (64, 64), (3, 130), (65, 63)];
     for config in [config(2, 1, 128), config(4, 2, 64)] {
         let case = Case::<bf16>::new(config, of);
-        let of_batch = Memory::of(&tiles(&case.spans, TILE_ROWS));
+        let of_batch = Memory::of(&case.batch.tiles(TILE_ROWS));
         library.run(&case.attention().prefill(of_batch.view()).unwrap())?;
         case.compare(8e-3)?;
     }
@@ -146,7 +147,7 @@ fn check_prefill(library: &Library) -> Result<(), String> {
 
 /// Stores the batch's keys and values, then attends the plain way.
 fn plain<T: Number>(library: &Library, case: &Case<T>) -> Result<(), String> {
-    let whose = Memory::of(&span_of(&case.spans));
+    let whose = case.batch.span_of();
     let written = case.pages.read()?;
     let emptied = case.without_the_batch();
     library.run(&Attention { pages: emptied.pages(), ..case.attention() }.store(whose.view()))?;
@@ -160,15 +161,13 @@ fn plain<T: Number>(library: &Library, case: &Case<T>) -> Result<(), String> {
 /// Spans over pages in no order; whatever was not written is NaN.
 struct Case<T> {
     config: AttentionConfig,
-    spans: Vec<Span>,
-    qkv: Spread,
-    qkv_memory: (Memory<T>, usize),
+    batch: Batch,
+    qkv: Spread<T>,
     /// Keys and values by span, position and KV head.
     past: Vec<Vec<[Vec<f32>; 2]>>,
     pages: Memory<T>,
     table: Vec<u32>,
     table_memory: Memory<u32>,
-    spans_memory: Memory<Span>,
     out: Memory<T>,
 }
 
@@ -188,17 +187,16 @@ const TABLE: usize = 5;
 
 impl<T: Number> Case<T> {
     fn new(config: AttentionConfig, of: &[(u32, u32)]) -> Self {
-        let spans = spans(of);
+        let batch = Batch::new(of);
         let mut draw = Draw::new(17);
         let [q, kv, width] = config.widths();
-        let count: usize = of.iter().map(|span| span.0 as usize).sum();
-        let qkv =
-            Spread::new(&rounded::<T>(&draw.floats(count * width, 2.0)), width, 16 + (8 - width % 8) % 8);
+        let count = batch.count();
+        let qkv = draw.spread_in_packs::<T>(count, width, 16, 2.0);
         // The page of span i and index j; their numbers are spread over the arena.
         let number = |span: usize, index: usize| (span * TABLE + index) * 11 % ((of.len() * TABLE) | 1);
         let table: Vec<u32> = (0..of.len() * TABLE).map(|at| number(at / TABLE, at % TABLE) as u32).collect();
         let mut past = Vec::new();
-        for span in &spans {
+        for span in &batch.spans {
             let older = (0..span.start).map(|_| [0; 2].map(|_| rounded::<T>(&draw.floats(kv, 2.0))));
             let newer = (span.base..span.base + span.length).map(|row| {
                 let row = qkv.row(row as usize);
@@ -207,13 +205,11 @@ impl<T: Number> Case<T> {
             past.push(older.chain(newer).collect::<Vec<_>>());
         }
         let mut case = Self {
-            qkv_memory: qkv.memory(),
-            spans_memory: Memory::of(&spans),
             table_memory: Memory::of(&table),
             out: Memory::unwritten(count * q),
             pages: Memory::unwritten(0),
             config,
-            spans,
+            batch,
             qkv,
             past,
             table,
@@ -225,9 +221,9 @@ impl<T: Number> Case<T> {
     /// An arena that holds the positions asked for.
     fn fill(&self, wanted: impl Fn(&Span, usize) -> bool) -> Memory<T> {
         let (size, page) = (self.config.head_dim, self.config.page_values());
-        let places = (self.spans.len() * TABLE) | 1;
+        let places = (self.batch.spans.len() * TABLE) | 1;
         let mut values = vec![f32::NAN; places * page];
-        for (index, (span, past)) in self.spans.iter().zip(&self.past).enumerate() {
+        for (index, (span, past)) in self.batch.spans.iter().zip(&self.past).enumerate() {
             for (position, both) in past.iter().enumerate().filter(|(at, _)| wanted(span, *at)) {
                 let number = self.table[index * TABLE + position / PAGE_TOKENS] as usize;
                 for (half, values_of) in both.iter().enumerate() {
@@ -251,8 +247,8 @@ impl<T: Number> Case<T> {
     fn attention(&self) -> Attention<'_, T> {
         Attention {
             config: &self.config,
-            qkv: rows(&self.qkv_memory),
-            spans: self.spans_memory.view(),
+            qkv: self.qkv.rows(),
+            spans: self.batch.view(),
             pages: Pages {
                 values: self.pages.view(),
                 stride: self.config.page_values(),
@@ -266,7 +262,7 @@ impl<T: Number> Case<T> {
     fn compare(&self, tolerance: f32) -> Result<(), String> {
         let AttentionConfig { heads, kv_heads, head_dim: size } = self.config;
         let mut want = Vec::new();
-        for (span, past) in self.spans.iter().zip(&self.past) {
+        for (span, past) in self.batch.spans.iter().zip(&self.past) {
             for t in 0..span.length as usize {
                 let row = self.qkv.row(span.base as usize + t);
                 let seen = &past[..span.start as usize + t + 1];

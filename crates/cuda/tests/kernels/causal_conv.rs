@@ -1,14 +1,14 @@
 //! The causal convolution and its state against `layers::conv::Taps` and `kernels::Conv`.
 
-use furrow_cuda::launch::tiles;
-use furrow_cuda::ops::Slots;
+use furrow_cuda::launch::Tile;
 use furrow_cuda::ops::conv::{CausalConv, KERNEL, TILE_ROWS};
 use furrow_model::kernels::{Conv, Rows};
 use furrow_model::layers::conv::Taps;
 use half::bf16;
 
-use crate::family::{Bug, Draw, Family, Kind, near, same, slots, spans};
-use crate::memory::{Memory, Number, Spread, rounded, rows, stored, widened};
+use crate::batch::{Batch, Draw, Held};
+use crate::family::{Bug, Family, Kind, near};
+use crate::memory::{Memory, Number, widened};
 use crate::shim::Library;
 
 pub const FAMILY: Family = Family {
@@ -71,48 +71,38 @@ fn check(library: &Library) -> Result<(), String> {
 }
 
 fn compare<T: Number>(library: &Library, width: usize, of: &[(u32, u32)]) -> Result<(), String> {
-    let (spans, slots) = (spans(of), slots(of));
-    let count: usize = of.iter().map(|span| span.0 as usize).sum();
-    let (offset, kept) = (16, (KERNEL - 1) * width);
+    let batch = Batch::new(of);
+    let count = batch.count();
     let mut draw = Draw::new(11);
-    let input = Spread::new(&rounded::<T>(&draw.floats(count * width, 1.0)), width, 40);
-    let taps = rounded::<T>(&draw.floats(width * KERNEL, 1.0));
-    let bias = rounded::<T>(&draw.floats(width, 1.0));
-    // A slot holds other layers before and after this one; one that begins anew holds what must not be read.
-    let mut before = rounded::<T>(&draw.floats(slots * (offset + kept + 8), 1.0));
-    let stride = offset + kept + 8;
-    for span in spans.iter().filter(|span| span.start == 0 && span.length > 0) {
-        before[span.slot as usize * stride + offset..][..kept].fill(f32::NAN);
-    }
-
-    let turned: Vec<f32> = (0..KERNEL * width).map(|at| taps[at % width * KERNEL + at / width]).collect();
-    let (input_memory, state) = (input.memory::<T>(), Memory::of(&stored::<T>(&before)));
-    let (taps_memory, bias_memory) = (Memory::of(&stored::<T>(&turned)), Memory::of(&stored::<T>(&bias)));
+    let input = draw.spread::<T>(count, width, 40, 1.0);
+    let mut states = draw.states::<T>(&batch, 16, (KERNEL - 1) * width);
+    // The kernel finds the taps of all channels side by side, the CPU those of a channel.
+    let turned = draw.held::<T>(width * KERNEL, 1.0);
+    let taps: Vec<f32> =
+        (0..width * KERNEL).map(|at| turned.values[at % KERNEL * width + at / KERNEL]).collect();
+    let bias: Held<T> = draw.held(width, 1.0);
     // A batch of fixed size has tiles for its unused places too.
-    let mut of_batch = tiles(&spans, TILE_ROWS);
-    let unused = spans.iter().enumerate().filter(|(_, span)| span.length == 0);
-    of_batch.extend(unused.map(|(span, _)| furrow_cuda::launch::Tile { span: span as u32, first: 0 }));
-    let (spans_memory, tiles_memory) = (Memory::of(&spans), Memory::of(&of_batch));
+    let mut of_batch = batch.tiles(TILE_ROWS);
+    let unused = batch.spans.iter().enumerate().filter(|(_, span)| span.length == 0);
+    of_batch.extend(unused.map(|(span, _)| Tile { span: span as u32, first: 0 }));
+    let tiles = Memory::of(&of_batch);
     let out = Memory::<T>::unwritten(count * width);
     let conv = CausalConv {
-        input: rows(&input_memory),
-        state: Slots { values: state.view().from(offset), stride },
-        spans: spans_memory.view(),
-        tiles: tiles_memory.view(),
-        taps: taps_memory.view(),
-        bias: bias_memory.view(),
+        input: input.rows(),
+        state: states.slots(),
+        spans: batch.view(),
+        tiles: tiles.view(),
+        taps: turned.view(),
+        bias: bias.view(),
         out: out.view(),
     };
     library.run(&conv.launch())?;
 
-    let definition = Taps { weights: &taps, bias: &bias };
-    let advance = Conv::new(&taps, &bias, KERNEL);
-    let (mut want, mut want_state) = (vec![0.0; count * width], before);
-    for span in spans.iter().filter(|span| span.length > 0) {
-        let own = &mut want_state[span.slot as usize * stride + offset..][..kept];
-        if span.start == 0 {
-            own.fill(0.0);
-        }
+    let definition = Taps { weights: &taps, bias: &bias.values };
+    let advance = Conv::new(&taps, &bias.values, KERNEL);
+    let mut want = vec![0.0; count * width];
+    for span in batch.spans.iter().filter(|span| span.length > 0) {
+        let own = states.of(span);
         let inputs: Vec<f32> =
             (span.base..span.base + span.length).flat_map(|row| input.row(row as usize).to_vec()).collect();
         let inputs = Rows::new(&inputs, 0, width, width);
@@ -123,5 +113,5 @@ fn compare<T: Number>(library: &Library, width: usize, of: &[(u32, u32)]) -> Res
     }
     let what = format!("{of:?} of {width}, {}", std::any::type_name::<T>());
     near(&what, &widened(&out.read()?), &want, T::TOLERANCE)?;
-    same(format!("state, {what}"), &widened(&state.read()?), &want_state)
+    states.compare(&what, 0.0)
 }

@@ -3,7 +3,8 @@
 use furrow_cuda::launch::Move;
 use furrow_cuda::ops::copy::{CopyPlaces, Places};
 
-use crate::family::{Bug, Draw, Family, Kind, same};
+use crate::batch::Draw;
+use crate::family::{Bug, Family, Kind, same};
 use crate::memory::Memory;
 use crate::shim::Library;
 

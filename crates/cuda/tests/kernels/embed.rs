@@ -5,8 +5,9 @@ use furrow_model::layers::embed;
 use furrow_model::weights::{Table, Values};
 use half::bf16;
 
-use crate::family::{Bug, Draw, Family, Kind, same};
-use crate::memory::{Memory, Number, rounded, stored, widened};
+use crate::batch::{Draw, Held};
+use crate::family::{Bug, Family, Kind, same};
+use crate::memory::{Memory, Number, widened};
 use crate::shim::Library;
 
 pub const FAMILY: Family = Family {
@@ -49,24 +50,28 @@ fn check(library: &Library) -> Result<(), String> {
 fn compare<T: Number, R: Number>(library: &Library, width: usize) -> Result<(), String> {
     let (ids, feature_rows) = (7, 5);
     let mut draw = Draw::new(4);
-    let table = rounded::<T>(&draw.floats(ids * width, 1.0));
-    let features = rounded::<T>(&draw.floats(feature_rows * width, 1.0));
+    let table: Held<T> = draw.held(ids * width, 1.0);
+    let features: Held<T> = draw.held(feature_rows * width, 1.0);
     let sources = [0, 6, 3].map(Source::Token).into_iter().chain([1, 2, 4].map(Source::Feature));
     let sources: Vec<Source> = sources.chain([Source::Token(6), Source::Feature(0)]).collect();
 
     let words = Memory::of(&sources.iter().map(|source| source.word()).collect::<Vec<_>>());
-    let (tables, rows) = (Memory::of(&stored::<T>(&table)), Memory::of(&stored::<T>(&features)));
     let out = Memory::<R>::unwritten(sources.len() * width);
-    let launch =
-        Embed { table: tables.view(), features: rows.view(), sources: words.view(), out: out.view(), width };
+    let launch = Embed {
+        table: table.view(),
+        features: features.view(),
+        sources: words.view(),
+        out: out.view(),
+        width,
+    };
     library.run(&launch.launch())?;
 
-    let table = Table { rows: ids, width, values: Values::F32(table) };
+    let table = Table { rows: ids, width, values: Values::F32(table.values) };
     let mut want = vec![0.0; sources.len() * width];
     for (source, row) in sources.iter().zip(want.chunks_exact_mut(width)) {
         match source {
             Source::Token(id) => embed::row(&table, *id, row),
-            Source::Feature(at) => row.copy_from_slice(&features[*at as usize * width..][..width]),
+            Source::Feature(at) => row.copy_from_slice(&features.values[*at as usize * width..][..width]),
         }
     }
     same(format!("rows of {width}"), &widened(&out.read()?), &want)

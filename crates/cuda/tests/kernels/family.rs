@@ -2,10 +2,7 @@
 
 use std::fmt::Display;
 
-use furrow_cuda::launch::Span;
 use furrow_cuda::sources::{KERNELS, Source};
-use rand::rngs::ChaCha12Rng;
-use rand::{RngExt, SeedableRng};
 
 use crate::shim::Library;
 
@@ -51,15 +48,21 @@ impl Family {
         *KERNELS.iter().find(|source| source.name == self.file).expect("the file is one of the kernels")
     }
 
+    /// Runs the comparison in each order of threads.
+    pub fn compare(&self, library: &mut Library) -> Result<(), String> {
+        for order in ORDERS {
+            library.order = order;
+            (self.check)(library).map_err(|difference| format!("order {order}: {difference}"))?;
+        }
+        Ok(())
+    }
+
     /// The kernels give what the CPU gives, in any order of threads, and the comparison ran each of them.
     #[track_caller]
     pub fn agrees(&self) {
         let mut library = Library::build(self.source());
-        for order in ORDERS {
-            library.order = order;
-            if let Err(difference) = (self.check)(&library) {
-                panic!("{}, order {order}: {difference}", self.file);
-            }
+        if let Err(difference) = self.compare(&mut library) {
+            panic!("{}, {difference}", self.file);
         }
         assert_eq!(
             library.not_launched(),
@@ -67,37 +70,6 @@ impl Family {
             "{}: kernels without a comparison",
             self.file
         );
-    }
-
-    /// Each planted bug makes the comparison fail.
-    #[track_caller]
-    pub fn finds_its_bugs(&self) {
-        let source = self.source();
-        for Bug { kind, find, put } in self.bugs {
-            let times = source.text.matches(find).count();
-            assert_eq!(times, 1, "{}: {find:?} stands there {times} times", self.file);
-            let text = source.text.replace(find, put);
-            let mut library = Library::build(Source { name: source.name, text: &text });
-            let found = ORDERS.iter().any(|order| {
-                library.order = *order;
-                (self.check)(&library).is_err()
-            });
-            assert!(found, "{}: {kind:?} bug passes: {find:?} made {put:?}", self.file);
-        }
-    }
-}
-
-/// Random values for a case; the same each time.
-pub struct Draw(ChaCha12Rng);
-
-impl Draw {
-    pub fn new(seed: u64) -> Self {
-        Self(ChaCha12Rng::seed_from_u64(seed))
-    }
-
-    /// `count` values in -scale..scale.
-    pub fn floats(&mut self, count: usize, scale: f32) -> Vec<f32> {
-        (0..count).map(|_| self.0.random_range(-scale..scale)).collect()
     }
 }
 
@@ -125,35 +97,4 @@ pub fn same<T: PartialEq + std::fmt::Debug>(what: impl Display, got: &[T], want:
         None if got.len() != want.len() => Err(format!("{what}: {} values for {}", got.len(), want.len())),
         None => Ok(()),
     }
-}
-
-/// Spans one behind the other, each of `length` rows after `start` tokens, in slots that do not follow their order; one slot more than spans.
-pub fn spans(of: &[(u32, u32)]) -> Vec<Span> {
-    let mut base = 0;
-    let span = |(index, (length, start)): (usize, &(u32, u32))| {
-        base += length;
-        Span {
-            base: base - length,
-            length: *length,
-            start: *start,
-            slot: ((index + 1) * 2 % (of.len() | 1)) as u32,
-        }
-    };
-    let spans: Vec<Span> = of.iter().enumerate().map(span).collect();
-    let mut slots: Vec<u32> = spans.iter().map(|span| span.slot).collect();
-    slots.sort_unstable();
-    slots.dedup();
-    assert_eq!(slots.len(), spans.len(), "a slot for each span");
-    spans
-}
-
-/// Slots that `spans` uses, and some that it does not.
-pub fn slots(of: &[(u32, u32)]) -> usize {
-    (of.len() | 1) + 1
-}
-
-/// Whose row each is.
-pub fn span_of(spans: &[Span]) -> Vec<u32> {
-    let of_span = |(index, span): (usize, &Span)| std::iter::repeat_n(index as u32, span.length as usize);
-    spans.iter().enumerate().flat_map(of_span).collect()
 }

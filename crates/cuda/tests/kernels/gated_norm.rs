@@ -4,8 +4,9 @@ use furrow_cuda::ops::norm::GatedNorm;
 use furrow_model::layers::norm::gated_row;
 use half::bf16;
 
-use crate::family::{Bug, Draw, Family, Kind, near};
-use crate::memory::{Memory, Number, Spread, rounded, rows, stored, widened};
+use crate::batch::{Draw, Held};
+use crate::family::{Bug, Family, Kind, near};
+use crate::memory::{Memory, Number, widened};
 use crate::shim::Library;
 
 pub const FAMILY: Family = Family {
@@ -44,16 +45,14 @@ fn check(library: &Library) -> Result<(), String> {
 fn compare<T: Number>(library: &Library, count: usize, groups: usize, group: usize) -> Result<(), String> {
     let (width, epsilon) = (groups * group, 0.05);
     let mut draw = Draw::new(9);
-    let y = rounded::<T>(&draw.floats(count * width, 2.0));
-    let z = Spread::new(&rounded::<T>(&draw.floats(count * width, 4.0)), width, 24);
-    let weight = rounded::<T>(&draw.floats(width, 1.5));
-
-    let (z_memory, weights) = (z.memory::<T>(), Memory::of(&stored::<T>(&weight)));
-    let (from, out) = (Memory::of(&stored::<T>(&y)), Memory::<T>::unwritten(count * width));
+    let y: Held<T> = draw.held(count * width, 2.0);
+    let z = draw.spread::<T>(count, width, 24, 4.0);
+    let weight: Held<T> = draw.held(width, 1.5);
+    let out = Memory::<T>::unwritten(count * width);
     let norm = GatedNorm {
-        y: from.view(),
-        z: rows(&z_memory),
-        weight: weights.view(),
+        y: y.view(),
+        z: z.rows(),
+        weight: weight.view(),
         out: out.view(),
         count,
         groups,
@@ -61,13 +60,13 @@ fn compare<T: Number>(library: &Library, count: usize, groups: usize, group: usi
     };
     library.run(&norm.launch())?;
     // In place as well.
-    library.run(&GatedNorm { out: from.view(), ..norm }.launch())?;
+    library.run(&GatedNorm { out: y.view(), ..norm }.launch())?;
 
-    let mut want = y;
+    let mut want = y.values;
     for (row, values) in want.chunks_exact_mut(width).enumerate() {
-        gated_row(values, z.row(row), &weight, groups, epsilon);
+        gated_row(values, z.row(row), &weight.values, groups, epsilon);
     }
     let what = format!("{count} x {groups} x {group}, {}", std::any::type_name::<T>());
     near(&what, &widened(&out.read()?), &want, T::TOLERANCE)?;
-    near(format!("in place, {what}"), &widened(&from.read()?), &want, T::TOLERANCE)
+    near(format!("in place, {what}"), &widened(&y.memory.read()?), &want, T::TOLERANCE)
 }

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod attention;
+mod batch;
 mod causal_conv;
 mod compiled;
 mod copy;
@@ -10,6 +11,7 @@ mod embed;
 mod family;
 mod gated_norm;
 mod memory;
+mod planted;
 mod residual_rms_norm;
 mod sample;
 mod shim;

@@ -6,7 +6,6 @@ use std::fmt::Debug;
 
 use bytemuck::{Pod, Zeroable};
 use furrow_cuda::launch::{Element, Stored, View};
-use furrow_cuda::ops::Rows;
 use half::bf16;
 
 /// Bytes of a guard: further than a planted bug strays, for it must not harm the test.
@@ -112,37 +111,4 @@ pub fn widened<T: Number>(values: &[T]) -> Vec<f32> {
 /// Values as they are after being stored.
 pub fn rounded<T: Number>(values: &[f32]) -> Vec<f32> {
     widened(&stored::<T>(values))
-}
-
-/// Rows inside wider ones; what lies between them is NaN.
-pub struct Spread {
-    values: Vec<f32>,
-    width: usize,
-    stride: usize,
-}
-
-impl Spread {
-    /// `values` as rows of `width` values, each followed by `gap` others.
-    pub fn new(values: &[f32], width: usize, gap: usize) -> Self {
-        let stride = width + gap;
-        let mut spread = vec![f32::NAN; values.len() / width * stride];
-        for (row, own) in spread.chunks_exact_mut(stride).zip(values.chunks_exact(width)) {
-            row[..width].copy_from_slice(own);
-        }
-        Self { values: spread, width, stride }
-    }
-
-    pub fn memory<T: Number>(&self) -> (Memory<T>, usize) {
-        (Memory::of(&stored::<T>(&self.values)), self.stride)
-    }
-
-    /// A row as it was given.
-    pub fn row(&self, row: usize) -> &[f32] {
-        &self.values[row * self.stride..][..self.width]
-    }
-}
-
-/// Memory of a stride's rows for an operation.
-pub fn rows<T: Number>((memory, stride): &(Memory<T>, usize)) -> Rows<T> {
-    Rows { values: memory.view(), stride: *stride }
 }

@@ -5,8 +5,9 @@ use furrow_model::kernels::{Compute, Team};
 use furrow_model::layers::{Crew, norm};
 use half::bf16;
 
-use crate::family::{Bug, Draw, Family, Kind, near};
-use crate::memory::{Memory, Number, rounded, stored, widened};
+use crate::batch::{Draw, Held};
+use crate::family::{Bug, Family, Kind, near};
+use crate::memory::{Memory, Number, rounded, widened};
 use crate::shim::Library;
 
 pub const FAMILY: Family = Family {
@@ -61,40 +62,38 @@ fn check(library: &Library) -> Result<(), String> {
 fn compare<R: Number, T: Number>(library: &Library, case: &Case) -> Result<(), String> {
     let Case { rows, width, delta, gathered } = *case;
     let mut draw = Draw::new(7);
-    let hidden = rounded::<R>(&draw.floats(rows * width, 2.0));
-    let added = rounded::<T>(&draw.floats(rows * width, 1.0));
-    let weight = rounded::<T>(&draw.floats(width, 1.5));
+    let hidden: Held<R> = draw.held(rows * width, 2.0);
+    let added: Held<T> = draw.held(rows * width, 1.0);
+    let weight: Held<T> = draw.held(width, 1.5);
     // Large enough that leaving it out shows.
     let epsilon = 0.05;
 
-    let residual = Memory::of(&stored::<R>(&hidden));
-    let deltas = Memory::of(&stored::<T>(&added));
-    let weights = Memory::of(&stored::<T>(&weight));
     let chosen: Vec<u32> = gathered.map_or((0..rows as u32).collect(), <[u32]>::to_vec);
     let index = Memory::of(&chosen);
     let out = Memory::<T>::unwritten(chosen.len() * width);
     let norm = ResidualRmsNorm {
-        residual: residual.view(),
-        delta: delta.then(|| deltas.view()),
+        residual: hidden.view(),
+        delta: delta.then(|| added.view()),
         rows: gathered.map(|_| index.view()),
-        weight: weights.view(),
+        weight: weight.view(),
         out: out.view(),
         count: chosen.len(),
         epsilon,
     };
     library.run(&norm.launch())?;
 
-    let sum: Vec<f32> = hidden.iter().zip(&added).map(|(h, d)| if delta { h + d } else { *h }).collect();
+    let both = hidden.values.iter().zip(&added.values);
+    let sum: Vec<f32> = both.map(|(h, d)| if delta { h + d } else { *h }).collect();
     let sum = rounded::<R>(&sum);
     let mut want = Vec::new();
-    let mut want_residual = hidden;
+    let mut want_residual = hidden.values;
     let (team, mut row_out) = (Team::new(1), vec![0.0; width]);
     for row in &chosen {
         let own = *row as usize * width..(*row as usize + 1) * width;
         norm::rms(
             Crew { team: &team, compute: Compute::Float32 },
             &sum[own.clone()],
-            &weight,
+            &weight.values,
             epsilon,
             &mut row_out,
         );
@@ -103,5 +102,5 @@ fn compare<R: Number, T: Number>(library: &Library, case: &Case) -> Result<(), S
     }
     let what = |part: &str| format!("{part} of {rows} x {width}, {}", std::any::type_name::<(R, T)>());
     near(what("norm"), &widened(&out.read()?), &want, T::TOLERANCE)?;
-    near(what("residual"), &widened(&residual.read()?), &want_residual, 1e-7)
+    near(what("residual"), &widened(&hidden.memory.read()?), &want_residual, 1e-7)
 }

@@ -4,17 +4,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::env::consts::ARCH;
 use std::ffi::{CStr, c_char, c_void};
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use furrow_cuda::launch::Launch;
 use furrow_cuda::sources::{HEADERS, Source};
 use sha2::{Digest, Sha256};
 
-/// A compiled kernel file.
+/// A compiled kernel file, or one variant of a library that holds several.
 pub struct Library {
     /// Seed of the order in which threads are run.
     pub order: u64,
@@ -28,6 +29,7 @@ pub struct Library {
 #[repr(C)]
 struct KernelEntry {
     name: *const c_char,
+    variant: u32,
     signature: *const c_char,
     run: *const c_void,
     next: *const KernelEntry,
@@ -55,12 +57,17 @@ const SHIM: [(&str, &str); 2] =
     [("shim.h", include_str!("shim/shim.h")), ("shim.cpp", include_str!("shim/shim.cpp"))];
 
 impl Library {
-    /// Compiles and loads a file. What was compiled before, from the same text, is used again.
+    /// Compiles and loads a file.
     #[track_caller]
     pub fn build(source: Source<'_>) -> Self {
-        let path = compiled(source);
+        Self::open(&compiled(source.name, source.text, Optimised::Some), 0)
+    }
+
+    /// Loads the kernels of one of a library's variants.
+    #[track_caller]
+    pub fn open(path: &Path, variant: u32) -> Self {
         // SAFETY: the library was compiled from this repository's sources; its constructors fill a table.
-        let library = unsafe { libloading::Library::new(&path) }.unwrap();
+        let library = unsafe { libloading::Library::new(path) }.unwrap();
         // SAFETY: `shim.cpp` defines both with these types.
         let (table, run) = unsafe {
             let table = library.get::<unsafe extern "C" fn() -> *const KernelEntry>(b"shim_kernels").unwrap();
@@ -74,7 +81,9 @@ impl Library {
             let [name, signature] =
                 [kernel.name, kernel.signature].map(|text| unsafe { CStr::from_ptr(text) });
             let [name, signature] = [name, signature].map(|text| text.to_str().unwrap().to_owned());
-            kernels.insert(name, Kernel { entry, signature });
+            if kernel.variant == variant {
+                kernels.insert(name, Kernel { entry, signature });
+            }
             entry = kernel.next;
         }
         Self { order: 1, kernels, launched: Mutex::default(), run, _library: library }
@@ -111,45 +120,85 @@ impl Library {
     }
 }
 
-/// A file as a shared library, with the shim inside.
-fn compiled(source: Source<'_>) -> PathBuf {
+/// How much the compiler does about speed.
+#[derive(Clone, Copy)]
+pub enum Optimised {
+    /// For the shim: threads go on in it more often than anywhere else.
+    Much,
+    /// For a comparison that runs to its end.
+    Some,
+    /// For planted bugs: most show at once, so compiling them is what takes the time.
+    Little,
+}
+
+/// A kernel file as a shared library, with the shim inside. What was compiled before, from the same text, is used again.
+#[track_caller]
+pub fn compiled(name: &str, text: &str, optimised: Optimised) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
     fs::create_dir_all(&folder).unwrap();
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     let shim = manifest.join("tests/kernels/shim");
-    let flags = flags();
 
+    let flags = flags(Optimised::Much);
     let object = folder.join(format!("shim-{}.o", digest(&SHIM, &flags)));
     build_once(&object, |to| {
-        let mut command = compiler(&flags);
-        command.arg("-c").arg(shim.join("shim.cpp")).arg("-o").arg(to);
+        let mut command = compiler();
+        command.args(flags).arg("-c").arg(shim.join("shim.cpp")).arg("-o").arg(to);
         command
     });
 
+    let flags = self::flags(optimised);
     let headers = HEADERS.iter().map(|header| (header.name, header.text));
-    let texts: Vec<(&str, &str)> = headers.chain(SHIM).chain([(source.name, source.text)]).collect();
+    let texts: Vec<(&str, &str)> = headers.chain(SHIM).chain([(name, text)]).collect();
     let key = digest(&texts, &flags);
-    let library = folder.join(format!("{}-{key}.so", source.name));
-    let text = folder.join(format!("{key}-{}", source.name));
-    build_once(&text, |to| {
-        fs::write(to, source.text).unwrap();
+    let library = folder.join(format!("{name}-{key}.so"));
+    let source = folder.join(format!("{key}-{name}"));
+    build_once(&source, |to| {
+        fs::write(to, text).unwrap();
         Command::new("true")
     });
     build_once(&library, |to| {
-        let mut command = compiler(&flags);
-        command.arg("-shared").arg("-I").arg(manifest.join("../../kernels/include")).arg("-I").arg(&shim);
-        command.arg("-DCPU_SHIM").args(["-x", "c++"]).arg(&text).args(["-x", "none"]).arg(&object);
+        let mut command = compiler();
+        command.args(flags).arg("-shared");
+        command.arg("-I").arg(manifest.join("../../kernels/include")).arg("-I").arg(&shim);
+        command.arg("-DCPU_SHIM").args(["-x", "c++"]).arg(&source).args(["-x", "none"]).arg(&object);
         command.arg("-o").arg(to);
         command
     });
     library
 }
 
-fn flags() -> Vec<&'static str> {
+/// Variants of a file as one text, each in a namespace with its number: the compiler is started and reads the headers once for all.
+pub fn side_by_side(name: &str, variants: &[String]) -> String {
+    let included = |line: &&str| line.starts_with("#include");
+    let mut all: String = variants[0].lines().filter(included).map(|line| format!("{line}\n")).collect();
+    for (number, text) in variants.iter().enumerate() {
+        // A name with C linkage would be the same in every namespace.
+        let text = text.replace("extern \"C\" ", "");
+        let lines: Vec<&str> = text.lines().map(|line| if included(&line) { "" } else { line }).collect();
+        let macros = lines.iter().filter_map(|line| line.strip_prefix("#define "));
+        let macros = macros.filter_map(|line| line.split(|c: char| !c.is_alphanumeric() && c != '_').next());
+        let forget: String = macros.map(|name| format!("#undef {name}\n")).collect();
+        let body = lines.join("\n");
+        // Writing to a String cannot fail.
+        writeln!(
+            all,
+            "#undef SHIM_VARIANT\n#define SHIM_VARIANT {number}\nnamespace variant_{number} {{\nSHIM_NAMES\n#line 1 \"{name}\"\n{body}\n}}\n{forget}"
+        )
+        .unwrap();
+    }
+    all
+}
+
+fn flags(optimised: Optimised) -> Vec<&'static str> {
     // No contraction of a * b + c: what is meant to be one operation says fmaf.
-    // -O1: some sixty libraries are built, and each is run for less time than -O2 takes.
     let mut flags =
-        vec!["-std=c++17", "-O1", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing", "-Wl,-Bsymbolic"];
+        vec!["-std=c++17", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing", "-Wl,-Bsymbolic"];
+    flags.push(match optimised {
+        Optimised::Much => "-O2",
+        Optimised::Some => "-O1",
+        Optimised::Little => "-Og",
+    });
     // A planted bug may leave something unused.
     flags.extend([
         "-Wall",
@@ -166,13 +215,16 @@ fn flags() -> Vec<&'static str> {
     flags
 }
 
-fn compiler(flags: &[&str]) -> Command {
-    let target = format!("{ARCH}-unknown-linux-gnu");
-    let mut build = cc::Build::new();
-    build.cpp(true).target(&target).host(&target).opt_level(1).cargo_metadata(false);
-    let mut command = build.get_compiler().to_command();
-    command.args(flags);
-    command
+/// The C++ compiler. Finding out which it is runs it: once.
+fn compiler() -> Command {
+    static FOUND: OnceLock<cc::Tool> = OnceLock::new();
+    let found = FOUND.get_or_init(|| {
+        let target = format!("{ARCH}-unknown-linux-gnu");
+        let mut build = cc::Build::new();
+        build.cpp(true).target(&target).host(&target).opt_level(0).cargo_metadata(false);
+        build.get_compiler()
+    });
+    found.to_command()
 }
 
 /// Makes a file unless it is there. Others may make it at the same time: whoever is last puts the same in its place.

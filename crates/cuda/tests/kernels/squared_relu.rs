@@ -4,8 +4,9 @@ use furrow_cuda::ops::mlp::squared_relu;
 use furrow_model::kernels::math;
 use half::bf16;
 
-use crate::family::{Bug, Draw, Family, Kind, same};
-use crate::memory::{Memory, Number, rounded, stored, widened};
+use crate::batch::{Draw, Held};
+use crate::family::{Bug, Family, Kind, same};
+use crate::memory::{Memory, Number, rounded, widened};
 use crate::shim::Library;
 
 pub const FAMILY: Family = Family {
@@ -42,8 +43,7 @@ fn check(library: &Library) -> Result<(), String> {
 }
 
 fn compare<T: Number>(library: &Library, count: usize) -> Result<(), String> {
-    let mut values = rounded::<T>(&Draw::new(3).floats(count, 3.0));
-    let memory = Memory::of(&stored::<T>(&values));
+    let Held::<T> { mut values, memory } = Draw::new(3).held(count, 3.0);
     library.run(&squared_relu(memory.view()))?;
     math::squared_relu(&mut values);
     same(format!("{count} values"), &widened(&memory.read()?), &rounded::<T>(&values))

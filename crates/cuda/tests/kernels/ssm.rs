@@ -1,15 +1,15 @@
 //! The recurrence, token by token and by chunks, against `layers::ssm::Head` and `layers::ssm_chunked`.
 
 use furrow_cuda::launch::Launch;
-use furrow_cuda::ops::Slots;
 use furrow_cuda::ops::ssm::Recurrence;
 use furrow_model::config::SsmConfig;
 use furrow_model::layers::ssm::{Head, Token};
 use furrow_model::layers::ssm_chunked::chunk;
 use half::bf16;
 
-use crate::family::{Bug, Draw, Family, Kind, near, slots, spans};
-use crate::memory::{Memory, Number, Spread, rounded, rows, stored, widened};
+use crate::batch::{Batch, Draw, Held};
+use crate::family::{Bug, Family, Kind, near};
+use crate::memory::{Memory, Number, widened};
 use crate::shim::Library;
 
 pub const FAMILY: Family = Family {
@@ -147,73 +147,66 @@ fn compare<T: Number, S: Number>(
     make: Make<T, S>,
 ) -> Result<(), String> {
     let SsmConfig { heads, head_dim, state: n, groups, .. } = *config;
-    let (spans, slots) = (spans(of), slots(of));
-    let count: usize = of.iter().map(|span| span.0 as usize).sum();
+    let batch = Batch::new(of);
+    let count = batch.count();
     let (inner, width) = (heads * head_dim, heads * head_dim + 2 * groups * n);
-    let (offset, kept) = (8, inner * n);
-    let stride = (offset + kept + 8).next_multiple_of(8);
     let mut draw = Draw::new(13);
-    let mixed = Spread::new(&rounded::<T>(&draw.floats(count * width, 1.0)), width, 24 + (8 - width % 8) % 8);
-    let dt = Spread::new(&rounded::<T>(&draw.floats(count * heads, 2.0)), heads, 5);
-    let [dt_bias, d] = [draw.floats(heads, 1.0), draw.floats(heads, 1.0)];
+    let mixed = draw.spread_in_packs::<T>(count, width, 24, 1.0);
+    let dt = draw.spread::<T>(count, heads, 5, 2.0);
+    let [dt_bias, d]: [Held<f32>; 2] = [draw.held(heads, 1.0), draw.held(heads, 1.0)];
     let a: Vec<f32> = draw.floats(heads, 0.4).into_iter().map(|a| -0.5 - a).collect();
-    let mut before = rounded::<S>(&draw.floats(slots * stride, 1.0));
-    for span in spans.iter().filter(|span| span.start == 0 && span.length > 0) {
-        before[span.slot as usize * stride + offset..][..kept].fill(f32::NAN);
-    }
-
-    let (mixed_memory, dt_memory) = (mixed.memory::<T>(), dt.memory::<T>());
-    let [bias_memory, a_memory, d_memory] = [&dt_bias, &a, &d].map(|values| Memory::of(values));
-    let (state, spans_memory) = (Memory::of(&stored::<S>(&before)), Memory::of(&spans));
+    let a: Held<f32> = Held::of(&a);
+    let mut states = draw.states::<S>(&batch, 8, inner * n);
     let out = Memory::<T>::unwritten(count * inner);
     let recurrence = Recurrence {
         config,
-        mixed: rows(&mixed_memory),
-        dt: rows(&dt_memory),
-        dt_bias: bias_memory.view(),
-        a: a_memory.view(),
-        d: d_memory.view(),
-        state: Slots { values: state.view().from(offset), stride },
-        spans: spans_memory.view(),
+        mixed: mixed.rows(),
+        dt: dt.rows(),
+        dt_bias: dt_bias.view(),
+        a: a.view(),
+        d: d.view(),
+        state: states.slots(),
+        spans: batch.view(),
         out: out.view(),
     };
     library.run(&make(&recurrence))?;
 
-    let (mut want, mut want_state) = (vec![0.0; count * inner], before);
-    for (span, head) in spans.iter().flat_map(|span| (0..heads).map(move |head| (span, head))) {
-        let own =
-            &mut want_state[span.slot as usize * stride + offset + head * head_dim * n..][..head_dim * n];
-        if span.start == 0 && span.length > 0 {
-            own.fill(0.0);
-        }
-        let weights =
-            Head { a: a[head], d: d[head], dt_bias: dt_bias[head], dt_limit: config.time_step_limit };
-        let group = head / (heads / groups) * n;
-        let token = |row: usize| {
-            let (x, shared) = mixed.row(row).split_at(inner);
-            let (b, c) = shared.split_at(groups * n);
-            Token {
-                x: &x[head * head_dim..][..head_dim],
-                b: &b[group..][..n],
-                c: &c[group..][..n],
-                dt: dt.row(row)[head],
+    let mut want = vec![0.0; count * inner];
+    for span in &batch.spans {
+        for (head, own) in states.of(span).chunks_exact_mut(head_dim * n).enumerate() {
+            let weights = Head {
+                a: a.values[head],
+                d: d.values[head],
+                dt_bias: dt_bias.values[head],
+                dt_limit: config.time_step_limit,
+            };
+            let group = head / (heads / groups) * n;
+            let token = |row: usize| {
+                let (x, shared) = mixed.row(row).split_at(inner);
+                let (b, c) = shared.split_at(groups * n);
+                Token {
+                    x: &x[head * head_dim..][..head_dim],
+                    b: &b[group..][..n],
+                    c: &c[group..][..n],
+                    dt: dt.row(row)[head],
+                }
+            };
+            let rows = span.base as usize..(span.base + span.length) as usize;
+            let mut y = vec![0.0; rows.len() * head_dim];
+            if span.length > 32 {
+                for (at, y) in y.chunks_mut(100 * head_dim).enumerate() {
+                    let first = rows.start + at * 100;
+                    let tokens: Vec<Token<'_>> = (first..first + y.len() / head_dim).map(token).collect();
+                    chunk(&weights, &tokens, own, y);
+                }
+            } else {
+                for (row, y) in rows.clone().zip(y.chunks_mut(head_dim)) {
+                    weights.step(token(row), own, y);
+                }
             }
-        };
-        let rows = span.base as usize..(span.base + span.length) as usize;
-        let mut y = vec![0.0; rows.len() * head_dim];
-        if span.length > 32 {
-            for (at, y) in y.chunks_mut(100 * head_dim).enumerate() {
-                let first = rows.start + at * 100;
-                let tokens: Vec<Token<'_>> = (first..first + y.len() / head_dim).map(token).collect();
-                chunk(&weights, &tokens, own, y);
+            for (row, y) in rows.zip(y.chunks(head_dim)) {
+                want[row * inner + head * head_dim..][..head_dim].copy_from_slice(y);
             }
-        } else {
-            for (row, y) in rows.clone().zip(y.chunks_mut(head_dim)) {
-                weights.step(token(row), own, y);
-            }
-        }
-        for (row, y) in rows.zip(y.chunks(head_dim)) {
-            want[row * inner + head * head_dim..][..head_dim].copy_from_slice(y);
         }
     }
     let what = format!(
@@ -228,5 +221,5 @@ fn compare<T: Number, S: Number>(
         &want,
         T::TOLERANCE.max(1e-5).max(if S::TOLERANCE > 1e-3 { tolerance } else { 0.0 }),
     )?;
-    near(format!("state, {what}"), &widened(&state.read()?), &want_state, tolerance)
+    states.compare(&what, tolerance)
 }

@@ -8,7 +8,8 @@ use furrow_model::vision::{Encoder, Stage, Tile, Workspace};
 use furrow_model::weights::{MlpWeights, VisionWeights};
 use half::bf16;
 
-use crate::family::{Bug, Draw, Family, Kind, near, same};
+use crate::batch::{Draw, Held};
+use crate::family::{Bug, Family, Kind, near, same};
 use crate::memory::{Memory, Number, rounded, stored, widened};
 use crate::shim::Library;
 
@@ -169,19 +170,17 @@ fn layer_norm<T: Number>(
 ) -> Result<(), String> {
     let mut draw = Draw::new(19);
     // A mean far from 0, so that a variance by the difference of two sums would show.
-    let mut hidden: Vec<f32> = draw.floats(rows * width, 1.0).iter().map(|value| value + 9.0).collect();
-    hidden = rounded::<T>(&hidden);
-    let added = rounded::<T>(&draw.floats(rows * width, 1.0));
-    let [bias, weight, shift] = [0; 3].map(|_| rounded::<T>(&draw.floats(width, 1.5)));
+    let hidden: Vec<f32> = draw.floats(rows * width, 1.0).iter().map(|value| value + 9.0).collect();
+    let Held::<T> { values: mut hidden, memory: residual } = Held::of(&hidden);
+    let added: Held<T> = draw.held(rows * width, 1.0);
+    let [bias, weight, shift]: [Held<T>; 3] = [0; 3].map(|_| draw.held(width, 1.5));
     let epsilon = 0.05;
-    let [residual, deltas] = [&hidden, &added].map(|values| Memory::of(&stored::<T>(values)));
-    let [biases, weights, shifts] = [&bias, &weight, &shift].map(|values| Memory::of(&stored::<T>(values)));
     let out = Memory::<T>::unwritten(rows * width);
     let norm = ResidualLayerNorm {
         residual: residual.view(),
-        delta: delta.then(|| [deltas.view(), biases.view()]),
-        weight: weights.view(),
-        shift: shifts.view(),
+        delta: delta.then(|| [added.view(), bias.view()]),
+        weight: weight.view(),
+        shift: shift.view(),
         out: (!last).then(|| out.view()),
         epsilon,
     };
@@ -189,7 +188,7 @@ fn layer_norm<T: Number>(
 
     if delta {
         for (at, value) in hidden.iter_mut().enumerate() {
-            *value += bias[at % width] + added[at];
+            *value += bias.values[at % width] + added.values[at];
         }
         hidden = rounded::<T>(&hidden);
     }
@@ -200,7 +199,7 @@ fn layer_norm<T: Number>(
     }
     let mut want = vec![0.0; rows * width];
     for (row, out) in hidden.chunks_exact(width).zip(want.chunks_exact_mut(width)) {
-        math::layer_norm(row, &weight, &shift, epsilon, out);
+        math::layer_norm(row, &weight.values, &shift.values, epsilon, out);
     }
     near(what, &widened(&out.read()?), &want, T::TOLERANCE.max(1e-5))
 }
@@ -215,11 +214,10 @@ fn check_gelu(library: &Library) -> Result<(), String> {
 
 fn gelu<T: Number>(library: &Library, rows: usize, width: usize) -> Result<(), String> {
     let mut draw = Draw::new(21);
-    let values = rounded::<T>(&draw.floats(rows * width, 3.0));
-    let bias = rounded::<T>(&draw.floats(width, 1.0));
-    let (memory, biases) = (Memory::of(&stored::<T>(&values)), Memory::of(&stored::<T>(&bias)));
-    library.run(&bias_gelu(memory.view(), biases.view()))?;
-    let mut want: Vec<f32> = values.iter().enumerate().map(|(at, value)| value + bias[at % width]).collect();
+    let Held::<T> { values: mut want, memory } = draw.held(rows * width, 3.0);
+    let bias: Held<T> = draw.held(width, 1.0);
+    library.run(&bias_gelu(memory.view(), bias.view()))?;
+    want.iter_mut().enumerate().for_each(|(at, value)| *value += bias.values[at % width]);
     math::gelu(&mut want);
     near(format!("{rows} x {width}"), &widened(&memory.read()?), &want, T::TOLERANCE)
 }
@@ -230,9 +228,8 @@ fn check_attention(library: &Library) -> Result<(), String> {
         let config = config(heads * size, heads, 32, 16, false);
         let tiles = 2;
         let mut draw = Draw::new(23);
-        let qkv = rounded::<bf16>(&draw.floats(tiles * tokens * 3 * config.hidden, 2.0));
-        let (memory, out) =
-            (Memory::of(&stored::<bf16>(&qkv)), Memory::<bf16>::unwritten(tiles * tokens * config.hidden));
+        let Held::<bf16> { values: qkv, memory } = draw.held(tiles * tokens * 3 * config.hidden, 2.0);
+        let out = Memory::<bf16>::unwritten(tiles * tokens * config.hidden);
         library.run(&attend(&config, tokens, memory.view(), out.view()).unwrap())?;
         let mut want = vec![0.0; tiles * tokens * config.hidden];
         for (row, out) in want.chunks_exact_mut(config.hidden).enumerate() {

@@ -12,7 +12,8 @@ unsigned char* shared_bytes;
 namespace {
 
 constexpr unsigned THREADS_MAX = 1024, COPIES_MAX = 512;
-constexpr size_t STACK = 64 << 10, SHARED_MAX = 227 << 10, GUARD = 4096;
+// A few lines more than a power of two: the stacks' upper ends, which are in use, fall into different sets of the caches.
+constexpr size_t STACK = (64 << 10) + 5 * 64, SHARED_MAX = 227 << 10, GUARD = 4096;
 
 #if defined(__x86_64__)
 // Saves what a call must keep on the own stack, and takes up where the other one left off.
@@ -87,10 +88,10 @@ struct Fiber {
     int line;
     unsigned phase;
     unsigned group, copies_begin, copies_end;
-    PendingCopy copies[COPIES_MAX];
 };
 
 Fiber* fibers;
+PendingCopy (*copies)[COPIES_MAX];  // of each fiber
 unsigned char *stacks, *shared_memory;
 // Two of them a warp: whoever goes on to the next operation writes to the other one, and none is two ahead.
 struct Table {
@@ -184,12 +185,12 @@ bool run_fiber(unsigned fiber) {
     return true;
 }
 
-// Lets a warp go on as far as it gets without the others.
-void run_warp(unsigned warp, const unsigned* order, unsigned threads) {
+// Lets a warp go on as far as it gets without the others; its lanes in this order.
+void run_warp(const unsigned* lanes) {
     for (bool more = true; more;) {
         more = false;
-        for (unsigned i = 0; i < threads; i++)
-            if (order[i] / 32 == warp && run_fiber(order[i])) more = true;
+        for (unsigned i = 0; i < 32; i++)
+            if (run_fiber(lanes[i])) more = true;
     }
 }
 
@@ -207,12 +208,16 @@ void run_block(unsigned threads, bool side_by_side, uint64_t& random) {
     }
     const unsigned warps = threads / 32;
     for (;;) {
-        shuffle(order, threads, random);
         if (side_by_side) {
+            shuffle(order, threads, random);
             for (unsigned i = 0; i < threads; i++) run_fiber(order[i]);
         } else {
             shuffle(warp_order, warps, random);
-            for (unsigned w = 0; w < warps; w++) run_warp(warp_order[w], order, threads);
+            for (unsigned w = 0; w < warps; w++) {
+                unsigned* lanes = order + warp_order[w] * 32;
+                shuffle(lanes, 32, random);
+                run_warp(lanes);
+            }
         }
         if (failure[0]) return;
         if (release_block(threads)) break;
@@ -227,9 +232,10 @@ void prepare() {
     if (fibers) return;
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     fibers = (Fiber*)mmap(nullptr, sizeof(Fiber) * THREADS_MAX, PROT_READ | PROT_WRITE, flags, -1, 0);
+    copies = (PendingCopy(*)[COPIES_MAX])mmap(nullptr, sizeof *copies * THREADS_MAX, PROT_READ | PROT_WRITE, flags, -1, 0);
     stacks = (unsigned char*)mmap(nullptr, STACK * THREADS_MAX, PROT_READ | PROT_WRITE, flags, -1, 0);
     shared_memory = (unsigned char*)mmap(nullptr, SHARED_MAX + GUARD, PROT_READ | PROT_WRITE, flags, -1, 0);
-    if (fibers == MAP_FAILED || stacks == MAP_FAILED || shared_memory == MAP_FAILED) abort();
+    if (fibers == MAP_FAILED || copies == MAP_FAILED || stacks == MAP_FAILED || shared_memory == MAP_FAILED) abort();
     shared_bytes = shared_memory;
 }
 
@@ -283,7 +289,7 @@ void shim_copy_begin(void* to, const void* from) {
         fail("%s", "a copy begins at an address that is not a multiple of 16");
         yield();
     }
-    fiber.copies[fiber.copies_end++ % COPIES_MAX] = {to, from, fiber.group};
+    copies[current][fiber.copies_end++ % COPIES_MAX] = {to, from, fiber.group};
 }
 
 void shim_copy_commit() { fibers[current].group++; }
@@ -291,7 +297,7 @@ void shim_copy_commit() { fibers[current].group++; }
 void shim_copy_wait(unsigned left) {
     Fiber& fiber = fibers[current];
     for (; fiber.copies_begin < fiber.copies_end; fiber.copies_begin++) {
-        const PendingCopy& copy = fiber.copies[fiber.copies_begin % COPIES_MAX];
+        const PendingCopy& copy = copies[current][fiber.copies_begin % COPIES_MAX];
         if (copy.group + left >= fiber.group) break;
         if (copy.from) memcpy(copy.to, copy.from, 16); else memset(copy.to, 0, 16);
     }

@@ -70,9 +70,10 @@ void shim_copy_begin(void* to, const void* from);
 void shim_copy_commit();
 void shim_copy_wait(unsigned left);
 
-// The kernels of this library.
+// The kernels of this library. A library of planted bugs holds a file several times, each in a namespace of its own.
 struct Kernel {
     const char* name;
+    unsigned variant;
     const char* signature;
     void (*run)(void** arguments);
     Kernel* next;
@@ -80,30 +81,41 @@ struct Kernel {
 
 void shim_register(Kernel* kernel);
 
+#ifndef SHIM_VARIANT
+#define SHIM_VARIANT 0
+#endif
+
 struct bf16;
 struct Span;
 struct Tile;
-struct Move;
-struct Pick;
-struct Picked;
 
 // A letter for each type a parameter may have or point to; crates/cuda/src/launch.rs has the same.
-template <class T> struct Letter;
-template <> struct Letter<float> { static constexpr char is = 'f'; };
-template <> struct Letter<double> { static constexpr char is = 'd'; };
-template <> struct Letter<unsigned> { static constexpr char is = 'u'; };
-template <> struct Letter<unsigned long long> { static constexpr char is = 'l'; };
-template <> struct Letter<unsigned char> { static constexpr char is = 'b'; };
-template <> struct Letter<bf16> { static constexpr char is = 'h'; };
-template <> struct Letter<Span> { static constexpr char is = 's'; };
-template <> struct Letter<Tile> { static constexpr char is = 't'; };
-template <> struct Letter<Move> { static constexpr char is = 'm'; };
-template <> struct Letter<Pick> { static constexpr char is = 'p'; };
-template <> struct Letter<Picked> { static constexpr char is = 'k'; };
+inline char shim_letter(const float*) { return 'f'; }
+inline char shim_letter(const double*) { return 'd'; }
+inline char shim_letter(const unsigned*) { return 'u'; }
+inline char shim_letter(const unsigned long long*) { return 'l'; }
+inline char shim_letter(const unsigned char*) { return 'b'; }
+inline char shim_letter(const bf16*) { return 'h'; }
+inline char shim_letter(const Span*) { return 's'; }
+inline char shim_letter(const Tile*) { return 't'; }
 
-template <class T> struct Described { static void put(char*& to) { *to++ = Letter<T>::is; } };
-template <class T> struct Described<T*> { static void put(char*& to) { *to++ = '*'; *to++ = Letter<T>::is; } };
-template <class T> struct Described<const T*> { static void put(char*& to) { *to++ = '*'; *to++ = Letter<T>::is; } };
+// Those of types that kernel files define: they lie in the file's namespace.
+#define SHIM_NAMES                                          \
+    struct Move;                                            \
+    struct Pick;                                            \
+    struct Picked;                                          \
+    inline char shim_letter(const Move*) { return 'm'; }    \
+    inline char shim_letter(const Pick*) { return 'p'; }    \
+    inline char shim_letter(const Picked*) { return 'k'; }
+SHIM_NAMES
+
+template <class T> struct Described { static void put(char*& to) { *to++ = shim_letter((T*)nullptr); } };
+template <class T> struct Described<T*> {
+    static void put(char*& to) {
+        *to++ = '*';
+        *to++ = shim_letter((T*)nullptr);
+    }
+};
 
 template <int... I> struct Indices {};
 template <int N, int... I> struct MakeIndices : MakeIndices<N - 1, N - 1, I...> {};
@@ -127,5 +139,5 @@ template <class... A> const char* shim_signature(void (*)(A...), char* to) {
 #define EXPORT(name)                                                                                \
     static void shim_run_##name(void** arguments) { shim_invoke(name, arguments); }                 \
     static char shim_letters_##name[256];                                                           \
-    static Kernel shim_kernel_##name = {#name, shim_signature(name, shim_letters_##name), shim_run_##name, nullptr}; \
+    static Kernel shim_kernel_##name = {#name, SHIM_VARIANT, shim_signature(name, shim_letters_##name), shim_run_##name, nullptr}; \
     static int shim_known_##name = (shim_register(&shim_kernel_##name), 0);
