@@ -8,6 +8,7 @@ pub mod conv;
 pub mod copy;
 pub mod embed;
 pub mod mlp;
+pub mod moe;
 pub mod norm;
 pub mod sample;
 pub mod ssm;

@@ -26,6 +26,8 @@ pub const KERNELS: &[Source<'static>] = sources![
     "copy.cu",
     "embed.cu",
     "gated_norm.cu",
+    "moe_experts.cu",
+    "moe_route.cu",
     "patches.cu",
     "pixel_shuffle.cu",
     "residual_layer_norm.cu",

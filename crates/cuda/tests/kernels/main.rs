@@ -11,6 +11,7 @@ mod embed;
 mod family;
 mod gated_norm;
 mod memory;
+mod moe;
 mod planted;
 mod residual_rms_norm;
 mod sample;
@@ -35,6 +36,8 @@ const FAMILIES: &[&Family] = &[
     &copy::FAMILY,
     &embed::FAMILY,
     &gated_norm::FAMILY,
+    &moe::EXPERTS,
+    &moe::ROUTE,
     &residual_rms_norm::FAMILY,
     &sample::FAMILY,
     &squared_relu::FAMILY,
