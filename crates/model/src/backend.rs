@@ -3,6 +3,9 @@
 //! A backend holds weights, state slots, KV pages and tile features. It knows no session: who owns a slot or a page, and what a
 //! sequence's page table is, is the caller's business (`policy/src/slots.rs`). A call either does all it was asked or says why not.
 
+mod door;
+
+pub use self::door::Door;
 use crate::config::Config;
 use crate::sample::{Pick, Picked};
 use crate::vision::Tile;
@@ -52,6 +55,17 @@ pub struct Span<'a> {
     pub insets: &'a [Inset],
     /// Which rows' logits are wanted.
     pub want: Want,
+}
+
+impl Span<'_> {
+    /// How many of its rows' logits are wanted: its last ones.
+    pub fn wanted(&self) -> usize {
+        match self.want {
+            Want::Nothing => 0,
+            Want::Last => 1,
+            Want::All => self.tokens.len(),
+        }
+    }
 }
 
 /// Rows of a tile that stand in place of the embeddings of placeholders.

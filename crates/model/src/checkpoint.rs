@@ -25,7 +25,7 @@ pub use self::misfit::{Misfit, Misfits};
 pub(crate) use self::names::TOWER;
 pub use self::shards::ShardError;
 use self::shards::Shards;
-pub use self::tensor::Tensor;
+pub use self::tensor::{Numbers, Tensor};
 pub use self::wanted::{Part, Wanted, wanted};
 use crate::config::{Config, ConfigError};
 use crate::kernels::Team;

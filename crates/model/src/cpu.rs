@@ -18,13 +18,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use self::arena::Arena;
-use self::batch::{Doors, Layout};
+use self::batch::Layout;
 use self::features::Features;
 use self::forward::Pass;
 pub use self::probe::{Observer, Probe};
 pub use self::room::Bytes;
 use self::work::Work;
-use crate::backend::{Backend, BackendError, Feature, Page, Parked, Room, Slot, Span};
+use crate::backend::{Backend, BackendError, Door, Feature, Page, Parked, Room, Slot, Span};
 use crate::config::Config;
 use crate::kernels::{Compute, Conv, Team};
 use crate::layers::Crew;
@@ -192,8 +192,9 @@ impl Backend for Cpu {
 
     fn run(&mut self, batch: &[Span<'_>]) -> Result<(), BackendError> {
         let text = &self.weights.text;
-        let doors = Doors { room: &self.room, features: &self.features, embeddings: text.embeddings.rows };
-        self.layout.lay(batch, doors)?;
+        let features = &self.features;
+        let feature_rows = &|feature| features.rows(feature).unwrap_or(0);
+        self.layout.lay(batch, Door { room: &self.room, embeddings: text.embeddings.rows, feature_rows })?;
         if batch.is_empty() {
             return Ok(());
         }

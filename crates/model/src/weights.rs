@@ -2,6 +2,7 @@
 
 mod load;
 
+pub use self::load::decay;
 use crate::config::Config;
 use crate::kernels::Matrix;
 

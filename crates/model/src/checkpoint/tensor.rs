@@ -32,8 +32,11 @@ pub(super) struct Piece<'a> {
 }
 
 /// Stored numbers, borrowed where they lie well.
-enum Numbers<'a> {
+#[derive(Debug)]
+pub enum Numbers<'a> {
+    /// float32.
     F32(Cow<'a, [f32]>),
+    /// bfloat16 bits.
     Bf16(Cow<'a, [u16]>),
 }
 
@@ -110,11 +113,18 @@ impl<'a> Tensor<'a> {
         })
     }
 
-    /// All pieces together: bfloat16 when each is, float32 otherwise.
-    fn numbers(&self) -> Result<Numbers<'a>, CheckpointError> {
+    /// Whether all of it is stored as bfloat16.
+    pub fn is_bf16(&self) -> bool {
+        self.pieces.iter().all(|piece| piece.dtype == Dtype::BF16)
+    }
+
+    /// All of it: bfloat16 where it is stored so, float32 otherwise.
+    ///
+    /// # Errors
+    /// When a value is not finite.
+    pub fn numbers(&self) -> Result<Numbers<'a>, CheckpointError> {
         self.pieces.iter().try_for_each(Piece::check_finite)?;
-        let bf16 = self.pieces.iter().all(|piece| piece.dtype == Dtype::BF16);
-        Ok(match (self.pieces.as_slice(), bf16) {
+        Ok(match (self.pieces.as_slice(), self.is_bf16()) {
             ([piece], true) => Numbers::Bf16(values(piece.bytes)),
             ([piece], false) => Numbers::F32(values(piece.bytes)),
             (pieces, true) => {

@@ -1,7 +1,6 @@
 //! A batch, checked and laid out in rows: one a token, spans in the order of their slots.
 
-use super::features::Features;
-use crate::backend::{BackendError, PAGE_TOKENS, Room, Slot, Span, Want};
+use crate::backend::{BackendError, Door, Room, Slot, Span};
 
 /// Where a span's rows lie.
 #[derive(Debug, Clone, Copy)]
@@ -56,20 +55,14 @@ impl Layout {
     }
 
     /// Checks the batch and lays it out. On error nothing is changed but the layout.
-    pub fn lay(&mut self, batch: &[Span<'_>], doors: Doors<'_>) -> Result<(), BackendError> {
+    pub fn lay(&mut self, batch: &[Span<'_>], door: Door<'_>) -> Result<(), BackendError> {
         self.clear();
-        let rows = batch.iter().map(|span| span.tokens.len()).sum();
-        let wanted = batch.iter().map(wanted).sum();
-        fits("rows of a batch", rows, doors.room.rows_max)?;
-        fits("rows whose logits are wanted", wanted, doors.room.logits_max)?;
-        for span in batch {
-            doors.check(span)?;
-        }
+        door.check(batch)?;
         self.order(batch);
         for (span, place) in batch.iter().zip(&self.places) {
             let piece = &self.pieces[*place as usize];
             let end = piece.base + piece.len;
-            self.wanted.extend((end - self::wanted(span)) as u32..end as u32);
+            self.wanted.extend((end - span.wanted()) as u32..end as u32);
         }
         Ok(())
     }
@@ -102,62 +95,4 @@ impl Layout {
         self.wanted.clear();
         self.places.clear();
     }
-}
-
-/// What spans are checked against.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Doors<'a> {
-    pub room: &'a Room,
-    pub features: &'a Features,
-    /// Rows of the embedding table.
-    pub embeddings: usize,
-}
-
-impl Doors<'_> {
-    fn check(&self, span: &Span<'_>) -> Result<(), BackendError> {
-        assert!(!span.tokens.is_empty(), "a span has at least one token");
-        fits("state slots", span.slot.0 as usize + 1, self.room.slots)?;
-        let positions = span.start as usize + span.tokens.len();
-        fits("positions of a span's pages", positions, (span.pages.len() * PAGE_TOKENS) as u32)?;
-        for page in span.pages {
-            fits("KV pages", page.0 as usize + 1, self.room.pages)?;
-        }
-        self.check_tokens(span)
-    }
-
-    /// Every token has an embedding or an image row in its place.
-    fn check_tokens(&self, span: &Span<'_>) -> Result<(), BackendError> {
-        let mut next = 0;
-        for inset in span.insets {
-            assert!(inset.at as usize >= next, "insets are sorted and disjoint");
-            self.check_ids(span, next, inset.at as usize)?;
-            next = inset.at as usize + inset.len as usize;
-            fits("tokens of a span with an inset", next, span.tokens.len() as u32)?;
-            let rows = self.features.rows(inset.feature).unwrap_or(0);
-            fits("rows of a tile feature", inset.row as usize + inset.len as usize, rows as u32)?;
-        }
-        self.check_ids(span, next, span.tokens.len())
-    }
-
-    fn check_ids(&self, span: &Span<'_>, from: usize, to: usize) -> Result<(), BackendError> {
-        let rows = self.embeddings;
-        let bad = (from..to).find(|index| span.tokens[*index] as usize >= rows);
-        match bad {
-            Some(index) => Err(BackendError::NoEmbedding { id: span.tokens[index], index, rows }),
-            None => Ok(()),
-        }
-    }
-}
-
-fn wanted(span: &Span<'_>) -> usize {
-    match span.want {
-        Want::Nothing => 0,
-        Want::Last => 1,
-        Want::All => span.tokens.len(),
-    }
-}
-
-fn fits(what: &'static str, asked: usize, room: u32) -> Result<(), BackendError> {
-    let room = room as usize;
-    if asked > room { Err(BackendError::NoRoom { what, asked, room }) } else { Ok(()) }
 }

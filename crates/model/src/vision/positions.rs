@@ -3,7 +3,7 @@
 use crate::config::VisionConfig;
 
 /// Rows of the table `[side^2, width]` for the patches of a tile, row-major, into `out`.
-pub(super) fn resize(config: &VisionConfig, table: &[f32], out: &mut Vec<f32>) {
+pub fn resize(config: &VisionConfig, table: &[f32], out: &mut Vec<f32>) {
     let (side, patches) = (config.positions_side, config.patches_side());
     let width = table.len() / side.pow(2);
     out.clear();

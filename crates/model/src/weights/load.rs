@@ -186,7 +186,10 @@ fn ssm(source: &Source<'_>) -> Loaded<SsmWeights> {
 }
 
 /// A = -exp(A_log), rounded once. Above 88.7 the exponential leaves float32, and 0 times infinity would be no number.
-fn decay(log: &Tensor<'_>) -> Loaded<Vec<f32>> {
+///
+/// # Errors
+/// When a value is not finite, or its exponential is not.
+pub fn decay(log: &Tensor<'_>) -> Loaded<Vec<f32>> {
     let log_values = log.to_f32()?;
     let a: Vec<f32> = log_values.iter().map(|log| -f64::from(*log).exp() as f32).collect();
     match a.iter().position(|a| !a.is_finite()) {
