@@ -42,15 +42,26 @@ impl<T: Element> View<T> {
         self.len == 0
     }
 
+    /// Where they begin.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
     /// The values from `at` on.
     pub fn from(&self, at: usize) -> Self {
         assert!(at <= self.len, "{at} lies behind the {} values there are", self.len);
         Self::new(self.address + (at * size_of::<T>()) as u64, self.len - at)
     }
+
+    /// The first values.
+    pub fn first(&self, len: usize) -> Self {
+        assert!(len <= self.len, "{len} values of the {} there are", self.len);
+        Self::new(self.address, len)
+    }
 }
 
 /// What a device's memory holds, and the letter by which the shim knows it.
-pub trait Element: Copy {
+pub trait Element: Copy + Send + 'static {
     /// One for each type.
     const LETTER: char;
 }

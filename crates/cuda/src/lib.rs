@@ -1,13 +1,30 @@
-//! The model's operations on an NVIDIA GPU. Here is the way from a kernel's source to machine code, and each operation's launch; the
-//! `cuda` backend that runs them is not written yet.
+//! The `cuda` backend: the model on an NVIDIA GPU.
 //!
-//! A kernel is one file of `kernels/` and is carried in the binary. `device.rs` opens a GPU, `compile.rs` makes machine code for it,
-//! `ops` check shapes and say how a kernel is launched. CUDA's libraries are loaded at run time: where they are missing, an error says so.
-//! Without a GPU the tests compile every kernel and run it on the CPU against `furrow_model::layers`.
+//! A kernel is one file of `kernels/` and is carried in the binary; `compile.rs` makes machine code of it, `ops` check shapes and say how it is launched.
+//! Above them nobody knows what a GPU is: `backend.rs` plans memory, describes batches and gives launches and matrix products to an executor
+//! (`executor.rs`), in order. `gpu.rs` is the executor that has a GPU (`device.rs` opens it); CUDA's libraries are loaded at run time, and where they are
+//! missing, an error says so. Without a GPU the tests compile every kernel, hold it to `furrow_model::layers` on the CPU, and run the whole backend on
+//! an executor of air against `furrow_model::cpu`.
 
+mod arena;
+pub mod backend;
+mod batch;
 pub mod cache;
 pub mod compile;
 pub mod device;
+mod draw;
+mod encode;
+pub mod executor;
+mod forward;
+pub mod gpu;
 pub mod launch;
 pub mod ops;
 pub mod sources;
+mod state;
+pub mod types;
+mod unsupported;
+mod weights;
+mod work;
+
+pub use self::arena::Plan;
+pub use self::weights::LoadError;

@@ -79,7 +79,8 @@ impl<T: Stored> GatedNorm<T> {
     pub fn launch(&self) -> Launch {
         let (width, group) = (self.weight.len(), self.weight.len() / self.groups);
         assert!(width.is_multiple_of(self.groups), "{} groups of {width} channels", self.groups);
-        in_packs(group, "width of a group");
+        // This kernel moves packs of 4.
+        assert!(group > 0 && group.is_multiple_of(4), "width of a group: {group} is no multiple of 4");
         self.z.hold(width, "gates");
         let values = self.count * width;
         assert!(self.y.len() >= values && self.out.len() >= values, "{} rows of {width}", self.count);

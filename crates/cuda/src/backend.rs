@@ -1,0 +1,627 @@
+//! The `cuda` backend: what `furrow_model::cpu` defines, carried out by an executor.
+//!
+//! All memory is one stretch, planned before it is asked for (`arena.rs`). A batch is described in one block of words (`batch.rs`), one copy to the device,
+//! and run (`forward.rs`): decode batches as graphs, recorded once a bucket; all others as they come. Tiles go through the tower on a lane of their own, and a
+//! batch waits for them only when it shows one. Whatever fails ends the backend: the failure is kept and every later batch is answered with it.
+
+use std::fmt;
+
+use furrow_model::backend::{
+    Backend, BackendError, Door, Feature, PAGE_TOKENS, Page, Parked, Room, Slot, Span,
+};
+use furrow_model::checkpoint::{Checkpoint, CheckpointError, wanted};
+use furrow_model::config::Config;
+use furrow_model::sample::{Pick, Picked};
+use furrow_model::vision::Tile;
+
+use crate::arena::{Placer, Plan};
+use crate::batch::{Block, Fixed, Layer, is_single};
+use crate::draw;
+use crate::encode::{Encoder, VisionWork};
+use crate::executor::{Executor, ExecutorError, GraphKey, Lane};
+use crate::forward::{Done, Fast, Pass};
+use crate::launch::{Move, View};
+use crate::ops::copy::{CopyPlaces, Places};
+use crate::state::States;
+use crate::types::{Bfloat16, Float32, NarrowState, Types, WideResidual};
+use crate::unsupported::unsupported;
+use crate::weights::{self, Counts, LoadError, Source, Weights};
+use crate::work::{Limits, Work};
+
+/// How a model is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Precision of bfloat16 checkpoints; one in float32 is computed in float32 throughout.
+    pub precision: Precision,
+    /// Whether a session's tokens must not depend on its neighbours: every decode batch is filled up to the largest, every other span and every
+    /// tile runs alone.
+    pub deterministic: bool,
+    /// Whether decode batches are recorded and replayed.
+    pub graphs: bool,
+}
+
+/// What a bfloat16 checkpoint is computed in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Precision {
+    /// States of the recurrence in float32, all else in bfloat16.
+    #[default]
+    Usual,
+    /// The residual stream in float32, too.
+    WideResidual,
+    /// States in bfloat16, too.
+    NarrowState,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { precision: Precision::Usual, deterministic: false, graphs: true }
+    }
+}
+
+/// Why a backend did not open.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// There are no kernels for this model.
+    #[error("the cuda backend cannot run this model: {}; use the cpu backend", why.join("; "))]
+    Unsupported {
+        /// All that is in the way.
+        why: Vec<String>,
+    },
+    /// A part of the room is empty.
+    #[error("room for 0 {what}: give at least 1")]
+    NoRoom {
+        /// Which.
+        what: &'static str,
+    },
+    /// The device has less.
+    #[error(
+        "{asked} are asked for, but {:.1} MB of the device's memory are free; ask for fewer slots, pages or rows",
+        *free as f64 / 1e6
+    )]
+    Full {
+        /// By part.
+        asked: Plan,
+        /// Bytes there are.
+        free: u64,
+    },
+    /// The weights were refused or did not arrive.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The checkpoint lacks something.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The device failed.
+    #[error("the device failed while the backend was opened")]
+    Executor(#[from] ExecutorError),
+}
+
+/// Why weights were not exchanged. Those in use stay, unless the device failed.
+#[derive(Debug, thiserror::Error)]
+pub enum SwapError {
+    /// They are another model's.
+    #[error("the new weights are of another model than those in use")]
+    OtherModel,
+    /// They were refused, or did not arrive.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+}
+
+/// Opens a checkpoint on an executor. `progress` hears of bytes loaded and bytes in all.
+///
+/// # Errors
+/// Before anything is loaded when there are no kernels for the model or the memory is too little; afterwards when a weight is not finite.
+pub fn open(
+    checkpoint: &Checkpoint,
+    room: Room,
+    options: Options,
+    executor: Box<dyn Executor>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Box<dyn Device>, OpenError> {
+    let (of_f32, config) = (is_f32(checkpoint)?, checkpoint.config());
+    check_room(&room)?;
+    let why = unsupported(config, of_f32);
+    if !why.is_empty() {
+        return Err(OpenError::Unsupported { why });
+    }
+    Ok(match (of_f32, options.precision) {
+        (true, _) => Box::new(Cuda::<Float32>::open(checkpoint, room, options, executor, progress)?),
+        (_, Precision::Usual) => {
+            Box::new(Cuda::<Bfloat16>::open(checkpoint, room, options, executor, progress)?)
+        }
+        (_, Precision::WideResidual) => {
+            Box::new(Cuda::<WideResidual>::open(checkpoint, room, options, executor, progress)?)
+        }
+        (_, Precision::NarrowState) => {
+            Box::new(Cuda::<NarrowState>::open(checkpoint, room, options, executor, progress)?)
+        }
+    })
+}
+
+/// What a model in bfloat16 and this room take of a device, from its configuration alone.
+///
+/// # Errors
+/// When there are no kernels for it.
+pub fn plan(config: &Config, room: &Room, precision: Precision) -> Result<Plan, OpenError> {
+    let why = unsupported(config, false);
+    if !why.is_empty() {
+        return Err(OpenError::Unsupported { why });
+    }
+    let counts = Counts::of_config(config);
+    Ok(match precision {
+        Precision::Usual => planned::<Bfloat16>(config, counts, room),
+        Precision::WideResidual => planned::<WideResidual>(config, counts, room),
+        Precision::NarrowState => planned::<NarrowState>(config, counts, room),
+    })
+}
+
+/// A backend whose weights can be exchanged.
+pub trait Device: Backend {
+    /// What it takes, by part.
+    fn plan(&self) -> &Plan;
+
+    /// Brings other weights of the same model to where those in use are, between two batches. Sessions, features and recorded graphs stay.
+    ///
+    /// # Errors
+    /// When they are another model's or a value is not finite, those in use stay; when the device fails, it is lost.
+    fn replace_weights(
+        &mut self,
+        checkpoint: &Checkpoint,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), SwapError>;
+}
+
+/// Whether products must be in float32: one matrix stored so is enough, for nothing is rounded that was not.
+fn is_f32(checkpoint: &Checkpoint) -> Result<bool, CheckpointError> {
+    let matrices = wanted(checkpoint.config()).into_iter().filter(|wanted| wanted.shape.len() == 2);
+    for matrix in matrices {
+        if !checkpoint.tensor(&matrix.name)?.is_bf16() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn check_room(room: &Room) -> Result<(), OpenError> {
+    let parts = [("state slots", room.slots), ("rows", room.rows_max), ("rows of logits", room.logits_max)];
+    match parts.into_iter().find(|(_, count)| *count == 0) {
+        Some((what, _)) => Err(OpenError::NoRoom { what }),
+        None => Ok(()),
+    }
+}
+
+/// Runs a model on an executor.
+struct Cuda<P: Types> {
+    config: Config,
+    room: Room,
+    options: Options,
+    executor: Box<dyn Executor>,
+    plan: Plan,
+    counts: Counts,
+    /// Where everything begins.
+    address: u64,
+    weights: Weights<P::Value>,
+    memory: Memory<P>,
+    features: Held,
+    block: Block,
+    /// Where the logits of each wanted row of the newest batch are.
+    rows_of: Vec<u32>,
+    /// Logits that were asked for last.
+    logits: Vec<f32>,
+    failure: Option<String>,
+}
+
+/// All buffers behind the weights.
+struct Memory<P: Types> {
+    limits: Limits,
+    states: States<P>,
+    work: Work<P>,
+    vision: Option<VisionWork<P>>,
+    /// Rows of all tile features.
+    features: View<P::Value>,
+    /// The move from place 0 to place 0.
+    one: View<Move>,
+}
+
+/// Which tile features are held.
+struct Held {
+    is_held: Vec<bool>,
+    free: Vec<u32>,
+}
+
+impl<P: Types> Memory<P> {
+    fn place(config: &Config, counts: Counts, room: &Room, placer: &mut Placer) -> Self {
+        let text = &config.text;
+        let limits = Limits::of(text, room);
+        let (vision, features) = (config.vision.as_ref(), room.features as usize);
+        let feature_values = vision.map_or(0, |vision| vision.rows_per_tile() * text.hidden);
+        Self {
+            states: States::place(text, room, placer),
+            work: Work::place(text, &limits, placer),
+            vision: vision.map(|vision| VisionWork::place(vision, counts.prefix, features, placer)),
+            features: placer.take("tile features", features.saturating_mul(feature_values)),
+            one: placer.take("state slots", 1),
+            limits,
+        }
+    }
+}
+
+fn planned<P: Types>(config: &Config, counts: Counts, room: &Room) -> Plan {
+    let mut placer = Placer::at(0);
+    Weights::<P::Value>::place(config, counts, &mut placer);
+    Memory::<P>::place(config, counts, room, &mut placer);
+    placer.plan()
+}
+
+impl<P: Fast> Cuda<P> {
+    fn open(
+        checkpoint: &Checkpoint,
+        room: Room,
+        options: Options,
+        mut executor: Box<dyn Executor>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, OpenError> {
+        let (config, counts) = (checkpoint.config().clone(), Counts::of(checkpoint)?);
+        let plan = planned::<P>(&config, counts, &room);
+        let free = executor.free_bytes()?;
+        if plan.total() > free {
+            return Err(OpenError::Full { asked: plan, free });
+        }
+        let address = executor.allocate(plan.total())?;
+        let mut placer = Placer::at(address);
+        let source = Source { checkpoint, executor: &mut *executor, progress };
+        let weights = Weights::load(&mut placer, counts, source)?;
+        let memory = Memory::place(&config, counts, &room, &mut placer);
+        executor.upload(Lane::Batch, bytemuck::bytes_of(&Move { from: 0, to: 0 }), memory.one.address())?;
+        executor.wait()?;
+        Ok(Self {
+            logits: vec![0.0; config.text.vocabulary],
+            features: Held::new(room.features),
+            config,
+            room,
+            options,
+            executor,
+            plan,
+            counts,
+            address,
+            weights,
+            memory,
+            block: Block::default(),
+            rows_of: Vec::new(),
+            failure: None,
+        })
+    }
+
+    /// Refuses everything once something has failed.
+    fn alive(&self) -> Result<(), BackendError> {
+        self.failure.as_ref().map_or(Ok(()), |why| Err(BackendError::Device(why.clone())))
+    }
+
+    /// Keeps a failure for all that comes later.
+    fn kept<T>(&mut self, done: Result<T, ExecutorError>) -> Result<T, BackendError> {
+        done.map_err(|error| {
+            let error = BackendError::from(error);
+            if let BackendError::Device(why) = &error {
+                self.failure = Some(why.clone());
+            }
+            error
+        })
+    }
+
+    fn feature_rows(&self) -> usize {
+        self.config.vision.as_ref().map_or(0, furrow_model::config::VisionConfig::rows_per_tile)
+    }
+
+    fn check(&self, batch: &[Span<'_>]) -> Result<(), BackendError> {
+        let rows = self.feature_rows();
+        let feature_rows = &|feature| if self.features.is_held(feature) { rows } else { 0 };
+        Door { room: &self.room, embeddings: self.counts.embeddings, feature_rows }.check(batch)?;
+        let mut slots: Vec<Slot> = batch.iter().map(|span| span.slot).collect();
+        slots.sort_unstable();
+        assert!(slots.windows(2).all(|two| two[0] < two[1]), "two spans of a batch share a slot");
+        let room = self.memory.limits.pages * PAGE_TOKENS;
+        let longest = batch.iter().map(|span| span.start as usize + span.tokens.len()).max().unwrap_or(0);
+        if longest > room {
+            return Err(BackendError::NoRoom { what: "positions of a sequence", asked: longest, room });
+        }
+        Ok(())
+    }
+
+    /// Runs a checked batch: as one, or, where neighbours must not matter, decode filled up and every other span alone.
+    fn run_all(&mut self, batch: &[Span<'_>]) -> Done {
+        if batch.iter().any(|span| !span.insets.is_empty()) {
+            self.executor.follow(Lane::Batch, Lane::Vision)?;
+        }
+        let firsts = batch.iter().scan(0, |sum, span| {
+            *sum += span.wanted();
+            Some(*sum - span.wanted())
+        });
+        let firsts: Vec<usize> = firsts.collect();
+        self.rows_of.clear();
+        self.rows_of.resize(batch.iter().map(Span::wanted).sum(), 0);
+        let (singles, longs): (Vec<usize>, Vec<usize>) =
+            (0..batch.len()).partition(|index| is_single(&batch[*index]));
+        if !self.options.deterministic {
+            let members = [singles, longs].concat();
+            return self.run_pass(batch, &members, &firsts, 0);
+        }
+        if !singles.is_empty() {
+            self.run_pass(batch, &singles, &firsts, 0)?;
+        }
+        // The logits of a decode batch take as many rows as it is filled up to.
+        let mut logits_at = self.memory.limits.spans;
+        for long in longs {
+            self.run_pass(batch, &[long], &firsts, logits_at)?;
+            logits_at += batch[long].wanted();
+        }
+        Ok(())
+    }
+
+    /// Runs some spans, the single ones first; their logits go to the rows from `logits_at` on.
+    fn run_pass(
+        &mut self,
+        batch: &[Span<'_>],
+        members: &[usize],
+        firsts: &[usize],
+        logits_at: usize,
+    ) -> Done {
+        let spans: Vec<&Span<'_>> = members.iter().map(|member| &batch[*member]).collect();
+        let mut row = logits_at;
+        for member in members {
+            for wanted in 0..batch[*member].wanted() {
+                self.rows_of[firsts[*member] + wanted] = row as u32;
+                row += 1;
+            }
+        }
+        let limits = &self.memory.limits;
+        let layer = Layer { limits, scrap: self.memory.states.scrap(), feature_rows: self.feature_rows() };
+        let decodes = spans.iter().all(|span| is_single(span));
+        match decodes {
+            true => {
+                let most = Fixed { rows: limits.spans, splits: limits.splits(limits.pages) };
+                self.block.lay_decode(layer, &spans, self.options.deterministic.then_some(most));
+            }
+            false => self.block.lay(layer, &spans),
+        }
+        self.launch_pass(decodes && self.options.graphs, logits_at)
+    }
+
+    fn launch_pass(&mut self, as_graph: bool, logits_at: usize) -> Done {
+        let Self { config, weights, memory, block, executor, .. } = self;
+        let Memory { limits, states, work, features, .. } = memory;
+        let words = bytemuck::cast_slice(&block.words);
+        executor.upload(Lane::Batch, words, work.inputs.address())?;
+        let form = block.form;
+        let lists = form.lists(work.inputs);
+        let (text, features) = (&config.text, *features);
+        let weights = &weights.text;
+        let pass = Pass { text, weights, features, states, work, limits, form, lists, logits_at };
+        if as_graph {
+            let key = GraphKey { rows: form.rows, splits: form.splits };
+            executor.graph(Lane::Batch, key, &mut |executor| pass.run(executor))
+        } else {
+            pass.run(&mut **executor)
+        }
+    }
+
+    fn encode_all(&mut self, tiles: &[Tile]) -> Result<Vec<Feature>, ExecutorError> {
+        let Self { config, weights, memory, executor, features, options, .. } = self;
+        let (Some(config), Some(weights), Some(work)) = (&config.vision, &weights.vision, &memory.vision)
+        else {
+            return Ok(Vec::new());
+        };
+        let held: Vec<Feature> = tiles.iter().map(|_| features.take()).collect();
+        let values = config.rows_per_tile() * weights.projector.down.outputs;
+        // A place that was given back may still be read by a batch before this.
+        executor.follow(Lane::Vision, Lane::Batch)?;
+        let group = if options.deterministic { 1 } else { work.group };
+        for (tiles, held) in tiles.chunks(group).zip(held.chunks(group)) {
+            let place = |feature: &Feature| memory.features.from(feature.0 as usize * values).first(values);
+            let places: Vec<View<P::Value>> = held.iter().map(place).collect();
+            Encoder { config, weights, work, tiles: tiles.len() }.run(&mut **executor, tiles, &places)?;
+        }
+        Ok(held)
+    }
+
+    /// Copies a place to another one of the same size, or clears it.
+    fn copy(&mut self, from: Option<View<u8>>, to: View<u8>) {
+        let bytes = to.len();
+        if bytes == 0 || self.failure.is_some() {
+            return;
+        }
+        let place = |bytes: View<u8>| Places { bytes, stride: bytes.len() };
+        let copy = CopyPlaces { from: from.map(place), to: place(to), moves: self.memory.one, bytes };
+        let done = self.executor.launch(Lane::Batch, &copy.launch());
+        self.kept(done).ok();
+    }
+
+    fn download(&mut self, from: View<u8>, to: &mut [u8]) {
+        if self.failure.is_none() {
+            let done = self.executor.download(Lane::Batch, from.address(), to);
+            self.kept(done).ok();
+        }
+    }
+
+    fn upload(&mut self, from: &[u8], to: View<u8>) {
+        assert_eq!(from.len(), to.len(), "as many bytes as were parked");
+        if self.failure.is_none() {
+            let done = self.executor.upload(Lane::Batch, from, to.address());
+            self.kept(done).ok();
+        }
+    }
+}
+
+impl<P: Fast> Backend for Cuda<P> {
+    fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn room(&self) -> Room {
+        self.room
+    }
+
+    fn encode(&mut self, tiles: &[Tile]) -> Result<Vec<Feature>, BackendError> {
+        self.alive()?;
+        if self.config.vision.is_none() {
+            return Err(BackendError::NoVision);
+        }
+        self.features.check_room(tiles.len())?;
+        let held = self.encode_all(tiles);
+        self.kept(held)
+    }
+
+    fn release(&mut self, features: &[Feature]) {
+        features.iter().for_each(|feature| self.features.release(*feature));
+    }
+
+    fn run(&mut self, batch: &[Span<'_>]) -> Result<(), BackendError> {
+        self.alive()?;
+        self.check(batch)?;
+        if batch.is_empty() {
+            self.rows_of.clear();
+            return Ok(());
+        }
+        let done = self.run_all(batch);
+        self.kept(done)
+    }
+
+    fn logits(&mut self, row: u32) -> &[f32] {
+        assert!((row as usize) < self.rows_of.len(), "logits of row {row} were not wanted");
+        let width = self.config.text.vocabulary;
+        let from = self.memory.work.logits.from(self.rows_of[row as usize] as usize * width);
+        let mut logits = std::mem::take(&mut self.logits);
+        // What cannot be had is no number; the next batch says why.
+        logits.fill(f32::NAN);
+        let bytes = View::new(from.address(), width * size_of::<f32>());
+        self.download(bytes, bytemuck::cast_slice_mut(&mut logits));
+        self.logits = logits;
+        &self.logits
+    }
+
+    fn sample(&mut self, picks: &[Pick<'_>]) -> Vec<Picked> {
+        let mut picked = Vec::with_capacity(picks.len());
+        for picks in picks.chunks(self.memory.limits.draws) {
+            let rows = &self.rows_of;
+            let moved: Vec<Pick<'_>> =
+                picks.iter().map(|pick| Pick { row: rows[pick.row as usize], ..*pick }).collect();
+            let drawn = match self.failure {
+                Some(_) => Ok(vec![Picked::NotFinite; picks.len()]),
+                None => {
+                    draw::draw(&mut *self.executor, &self.memory.work, self.config.text.vocabulary, &moved)
+                }
+            };
+            picked.extend(self.kept(drawn).unwrap_or_else(|_| vec![Picked::NotFinite; picks.len()]));
+        }
+        picked
+    }
+
+    fn clear(&mut self, slot: Slot) {
+        self.copy(None, self.memory.states.slot(slot));
+    }
+
+    fn copy_slot(&mut self, from: Slot, to: Slot) {
+        let states = &self.memory.states;
+        self.copy(Some(states.slot(from)), states.slot(to));
+    }
+
+    fn copy_page(&mut self, from: Page, to: Page) {
+        let states = &self.memory.states;
+        self.copy(Some(states.page(from)), states.page(to));
+    }
+
+    fn park(&mut self, slot: Slot, pages: &[Page]) -> Parked {
+        let slot = self.memory.states.slot(slot);
+        let of_page = self.memory.states.page(Page(0)).len();
+        let mut parked = Parked { state: vec![0; slot.len()], pages: vec![0; pages.len() * of_page] };
+        self.download(slot, &mut parked.state);
+        for (page, bytes) in pages.iter().zip(parked.pages.chunks_exact_mut(of_page.max(1))) {
+            self.download(self.memory.states.page(*page), bytes);
+        }
+        parked
+    }
+
+    fn restore(&mut self, parked: &Parked, slot: Slot, pages: &[Page]) {
+        let of_page = self.memory.states.page(Page(0)).len();
+        assert_eq!(parked.pages.len(), pages.len() * of_page, "bytes parked for {} pages", pages.len());
+        self.upload(&parked.state, self.memory.states.slot(slot));
+        for (page, bytes) in pages.iter().zip(parked.pages.chunks_exact(of_page.max(1))) {
+            self.upload(bytes, self.memory.states.page(*page));
+        }
+    }
+}
+
+impl<P: Fast> Device for Cuda<P> {
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn replace_weights(
+        &mut self,
+        checkpoint: &Checkpoint,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), SwapError> {
+        let counts = Counts::of(checkpoint).map_err(LoadError::from)?;
+        let same = *checkpoint.config() == self.config && counts == self.counts;
+        if !same || is_f32(checkpoint).map_err(LoadError::from)? != (size_of::<P::Value>() == 4) {
+            return Err(SwapError::OtherModel);
+        }
+        weights::check(checkpoint).map_err(LoadError::from)?;
+        // Everything under way reads the old ones.
+        let waited = self.executor.wait();
+        self.kept_load(waited.map_err(LoadError::from))?;
+        let source = Source { checkpoint, executor: &mut *self.executor, progress };
+        let loaded = Weights::load(&mut Placer::at(self.address), counts, source);
+        self.weights = self.kept_load(loaded)?;
+        let waited = self.executor.wait();
+        self.kept_load(waited.map_err(LoadError::from))?;
+        Ok(())
+    }
+}
+
+impl<P: Fast> Cuda<P> {
+    /// Keeps a failure of the device on the way.
+    fn kept_load<T>(&mut self, loaded: Result<T, LoadError>) -> Result<T, LoadError> {
+        if let Err(error) = &loaded {
+            self.failure = Some(format!("weights were exchanged in part: {error}"));
+        }
+        loaded
+    }
+}
+
+impl<P: Types> fmt::Debug for Cuda<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { room, options, plan, failure, .. } = self;
+        f.debug_struct("Cuda")
+            .field("room", room)
+            .field("options", options)
+            .field("plan", plan)
+            .field("failure", failure)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Held {
+    fn new(count: u32) -> Self {
+        Self { is_held: vec![false; count as usize], free: (0..count).rev().collect() }
+    }
+
+    fn is_held(&self, feature: Feature) -> bool {
+        self.is_held.get(feature.0 as usize).copied().unwrap_or(false)
+    }
+
+    fn check_room(&self, asked: usize) -> Result<(), BackendError> {
+        let room = self.free.len();
+        if asked > room { Err(BackendError::NoRoom { what: "tile features", asked, room }) } else { Ok(()) }
+    }
+
+    fn take(&mut self) -> Feature {
+        let place = self.free.pop().expect("there was room");
+        self.is_held[place as usize] = true;
+        Feature(place)
+    }
+
+    fn release(&mut self, feature: Feature) {
+        let held = std::mem::replace(&mut self.is_held[feature.0 as usize], false);
+        assert!(held, "feature {} is not held", feature.0);
+        self.free.push(feature.0);
+    }
+}

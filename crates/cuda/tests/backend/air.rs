@@ -1,0 +1,207 @@
+//! An executor of air: memory is this process's, kernels run through the shim, products in plain Rust, graphs are lists of what was recorded.
+//!
+//! Memory is full of NaN at first, so whatever reads what nobody wrote shows. A graph that is replayed does exactly what was recorded: pointers that
+//! should have moved, and did not, show.
+#![allow(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use furrow_cuda::executor::{Executor, ExecutorError, GraphKey, Lane, Number, Product, Work};
+use furrow_cuda::launch::Launch;
+use furrow_cuda::sources::KERNELS;
+use half::bf16;
+
+use crate::shim::Library;
+
+type Done = Result<(), ExecutorError>;
+
+/// What the tests may ask and tell from outside.
+#[derive(Debug, Default)]
+pub struct Gauge {
+    /// Graphs recorded.
+    pub recorded: AtomicUsize,
+    /// Graphs replayed.
+    pub replayed: AtomicUsize,
+    /// Launches and products after which the device fails; 0: never.
+    pub fails_at: AtomicUsize,
+    done: AtomicUsize,
+}
+
+/// The executor.
+pub struct Air {
+    gauge: Arc<Gauge>,
+    free: u64,
+    memory: Vec<Box<[Line]>>,
+    graphs: BTreeMap<GraphKey, Vec<Step>>,
+    recording: Option<Vec<Step>>,
+}
+
+#[derive(Clone)]
+enum Step {
+    Launch(Launch),
+    Multiply(Product),
+}
+
+/// As devices align what they allocate.
+#[derive(Clone, Copy)]
+#[repr(C, align(256))]
+struct Line([u8; 256]);
+
+impl Air {
+    /// With so many bytes of memory.
+    pub fn new(free: u64) -> (Self, Arc<Gauge>) {
+        let gauge = Arc::<Gauge>::default();
+        let air =
+            Self { gauge: gauge.clone(), free, memory: Vec::new(), graphs: BTreeMap::new(), recording: None };
+        (air, gauge)
+    }
+
+    fn step(&mut self, step: Step) -> Done {
+        let done = self.gauge.done.fetch_add(1, Ordering::Relaxed) + 1;
+        let fails_at = self.gauge.fails_at.load(Ordering::Relaxed);
+        if fails_at > 0 && done >= fails_at {
+            return Err(ExecutorError::failed("run a kernel", "the air is gone"));
+        }
+        match &step {
+            Step::Launch(launch) => {
+                let run = library(launch.file).run(launch);
+                run.map_err(|why| ExecutorError::failed(format!("run {}", launch.kernel), why))?;
+            }
+            Step::Multiply(product) => self.multiply_now(product),
+        }
+        if let Some(recording) = &mut self.recording {
+            recording.push(step);
+        }
+        Ok(())
+    }
+
+    /// Whether the bytes are in memory of this executor.
+    fn assert_inside(&self, address: u64, bytes: usize) {
+        let inside = self.memory.iter().any(|lines| {
+            let first = lines.as_ptr() as u64;
+            address >= first && address + bytes as u64 <= first + size_of_val(&**lines) as u64
+        });
+        assert!(inside || bytes == 0, "{bytes} bytes at {address:#x} are not the device's");
+    }
+
+    fn multiply_now(&self, product: &Product) {
+        let shape = product.shape;
+        let read = |address: u64, count: usize| self.read(address, count, shape.values);
+        let weight = read(product.weight, shape.outputs * shape.inputs);
+        let bias = if shape.biased { read(product.bias, shape.outputs) } else { vec![0.0; shape.outputs] };
+        for row in 0..shape.rows {
+            let at = |base: u64, stride: usize, number: Number| base + (row * stride * number.bytes()) as u64;
+            let input = read(at(product.input, shape.input_stride, shape.values), shape.inputs);
+            let output: Vec<f32> = weight
+                .chunks_exact(shape.inputs)
+                .zip(&bias)
+                .map(|(weight, bias)| dot(weight, &input) + bias)
+                .collect();
+            self.write(at(product.output, shape.output_stride, shape.results), &output, shape.results);
+        }
+    }
+
+    fn read(&self, address: u64, count: usize, number: Number) -> Vec<f32> {
+        self.assert_inside(address, count * number.bytes());
+        match number {
+            // SAFETY: the bytes are memory of this executor, which nothing else touches during a call; any bits are a float32.
+            Number::F32 => unsafe { std::slice::from_raw_parts(address as *const f32, count) }.to_vec(),
+            // SAFETY: as above.
+            Number::Bf16 => unsafe { std::slice::from_raw_parts(address as *const bf16, count) }
+                .iter()
+                .map(|value| value.to_f32())
+                .collect(),
+        }
+    }
+
+    fn write(&self, address: u64, values: &[f32], number: Number) {
+        self.assert_inside(address, values.len() * number.bytes());
+        match number {
+            // SAFETY: as in `read`; no slice of it lives.
+            Number::F32 => unsafe { std::slice::from_raw_parts_mut(address as *mut f32, values.len()) }
+                .copy_from_slice(values),
+            // SAFETY: as above.
+            Number::Bf16 => unsafe { std::slice::from_raw_parts_mut(address as *mut bf16, values.len()) }
+                .iter_mut()
+                .zip(values)
+                .for_each(|(to, value)| *to = bf16::from_f32(*value)),
+        }
+    }
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut sums = [0.0_f32; 8];
+    for (a, b) in a.chunks(8).zip(b.chunks(8)) {
+        for ((sum, a), b) in sums.iter_mut().zip(a).zip(b) {
+            *sum += a * b;
+        }
+    }
+    sums.iter().sum()
+}
+
+/// A kernel file, compiled once for all tests.
+fn library(file: &str) -> &'static Library {
+    static ALL: Mutex<BTreeMap<&'static str, &'static Library>> = Mutex::new(BTreeMap::new());
+    let source = KERNELS.iter().find(|source| source.name == file).unwrap();
+    let mut all = ALL.lock().unwrap();
+    all.entry(source.name).or_insert_with(|| Box::leak(Box::new(Library::build(*source))))
+}
+
+impl Executor for Air {
+    fn free_bytes(&mut self) -> Result<u64, ExecutorError> {
+        Ok(self.free)
+    }
+
+    fn allocate(&mut self, bytes: u64) -> Result<u64, ExecutorError> {
+        let lines = vec![Line([0xff; 256]); bytes.div_ceil(256) as usize].into_boxed_slice();
+        self.memory.push(lines);
+        Ok(self.memory.last().unwrap().as_ptr() as u64)
+    }
+
+    fn upload(&mut self, _: Lane, bytes: &[u8], to: u64) -> Done {
+        assert!(self.recording.is_none(), "an upload is no part of a graph");
+        self.assert_inside(to, bytes.len());
+        // SAFETY: the bytes are memory of this executor, which the caller's slice is not part of.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
+        Ok(())
+    }
+
+    fn download(&mut self, _: Lane, from: u64, bytes: &mut [u8]) -> Done {
+        assert!(self.recording.is_none(), "a download is no part of a graph");
+        self.assert_inside(from, bytes.len());
+        // SAFETY: as in `upload`.
+        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    fn launch(&mut self, _: Lane, launch: &Launch) -> Done {
+        self.step(Step::Launch(launch.clone()))
+    }
+
+    fn multiply(&mut self, _: Lane, product: &Product) -> Done {
+        self.step(Step::Multiply(*product))
+    }
+
+    fn follow(&mut self, _: Lane, _: Lane) -> Done {
+        Ok(())
+    }
+
+    fn graph(&mut self, _: Lane, key: GraphKey, work: Work<'_>) -> Done {
+        if let Some(steps) = self.graphs.get(&key).cloned() {
+            self.gauge.replayed.fetch_add(1, Ordering::Relaxed);
+            return steps.into_iter().try_for_each(|step| self.step(step));
+        }
+        self.gauge.recorded.fetch_add(1, Ordering::Relaxed);
+        self.recording = Some(Vec::new());
+        let done = work(self);
+        let steps = self.recording.take().unwrap();
+        self.graphs.insert(key, steps);
+        done
+    }
+
+    fn wait(&mut self) -> Done {
+        Ok(())
+    }
+}

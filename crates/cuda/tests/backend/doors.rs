@@ -1,0 +1,101 @@
+//! What is refused before anything runs, and what becomes of a device that fails.
+
+use std::sync::atomic::Ordering;
+
+use furrow_cuda::backend::{self, OpenError, Options, Precision, open};
+use furrow_model::backend::{BackendError, Room, Want};
+use furrow_model::checkpoint::Checkpoint;
+use furrow_model::sample::{Pick, Picked};
+use serde_json::json;
+
+use crate::air::Air;
+use crate::case::{BYTES, Case, on_a_gpu, oracle_dir, sequence};
+use crate::made;
+
+fn refused(checkpoint: &Checkpoint, room: Room, bytes: u64) -> OpenError {
+    let (air, _) = Air::new(bytes);
+    match open(checkpoint, room, Options::default(), Box::new(air), &mut |_, _| {}) {
+        Ok(_) => panic!("it opened"),
+        Err(error) => error,
+    }
+}
+
+const ROOM: Room = Room { slots: 4, pages: 32, rows_max: 64, logits_max: 8, features: 2 };
+
+#[test]
+fn models_without_kernels_are_refused_by_name() {
+    let of_experts = Checkpoint::open(&oracle_dir("moe")).unwrap();
+    let text = refused(&of_experts, ROOM, BYTES).to_string();
+    assert!(text.contains("it has expert layers"), "{text}");
+
+    let mut config = made::config();
+    config["vision_config"]["num_attention_heads"] = json!(4);
+    let odd = made::written(1, &config, |_, _| {});
+    let text = refused(&Checkpoint::open(odd.path()).unwrap(), ROOM, BYTES).to_string();
+    assert!(text.contains("heads of its vision encoder have 32 values"), "{text}");
+}
+
+#[test]
+fn too_little_memory_is_told_by_part_and_before_loading() {
+    let checkpoint = Checkpoint::open(made::checkpoint()).unwrap();
+    let error = refused(&checkpoint, ROOM, 1 << 20);
+    let OpenError::Full { asked, free } = &error else { panic!("{error}") };
+    assert_eq!(*free, 1 << 20);
+    let names: Vec<&str> = asked.parts().iter().map(|(name, _)| *name).collect();
+    for part in ["weights", "state slots", "KV pages", "rows of a batch", "tile features"] {
+        assert!(names.contains(&part), "{names:?}");
+    }
+    let text = error.to_string();
+    assert!(text.contains("but 1.0 MB of the device's memory are free"), "{text}");
+    // What is enough to the byte is enough.
+    let total = asked.total();
+    let (air, _) = Air::new(total);
+    let device = open(&checkpoint, ROOM, Options::default(), Box::new(air), &mut |_, _| {}).unwrap();
+    assert_eq!(device.plan().total(), total);
+    assert!(matches!(refused(&checkpoint, ROOM, total - 1), OpenError::Full { .. }));
+    let none = Room { slots: 0, ..ROOM };
+    assert!(matches!(refused(&checkpoint, none, BYTES), OpenError::NoRoom { what: "state slots" }));
+}
+
+#[test]
+fn a_plan_from_the_configuration_alone_counts_the_published_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = include_str!("../../../model/tests/configs/nano_12b_vl.json");
+    std::fs::write(dir.path().join("config.json"), text).unwrap();
+    let config = furrow_model::config::Config::read(dir.path()).unwrap();
+    let room = Room { slots: 100, pages: 12_800, rows_max: 2048, logits_max: 100, features: 100 };
+    let plan = backend::plan(&config, &room, Precision::Usual).unwrap();
+    let of = |name: &str| plan.parts().iter().find(|(part, _)| *part == name).unwrap().1;
+    // 12.31 and 0.84 billion weights of 2 bytes; the position table is kept at the size of a tile.
+    assert!((26.2e9..26.4e9).contains(&(of("weights") as f64)), "{plan}");
+    // 100 x (146,800,640 + 2,064,384) bytes, and the one move.
+    assert_eq!(of("state slots"), 14_886_502_400 + 256);
+    // 819,200 positions of 24,576 bytes, and the page of nobody.
+    assert_eq!(of("KV pages"), 12_801 * 64 * 24_576);
+    assert_eq!(of("tile features"), 100 * 256 * 5120 * 2);
+    let absurd = Room { slots: u32::MAX, pages: u32::MAX, ..room };
+    assert!(backend::plan(&config, &absurd, Precision::Usual).unwrap().total() > 1 << 58);
+}
+
+#[test]
+fn a_device_that_fails_says_so_ever_after() {
+    if on_a_gpu() {
+        return; // It is not asked to fail.
+    }
+    let case = Case::made(Precision::Usual);
+    let (mut device, gauge) = case.device();
+    let ids = case.ids(1, 4);
+    let mut own = sequence(0);
+    own.run(&mut *device, &ids, &[], Want::Last).unwrap();
+    gauge.fails_at.store(1, Ordering::Relaxed);
+    let pick =
+        Pick { row: 0, temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, allowed: None, uniform: 0.5 };
+    assert_eq!(device.sample(&[pick]), [Picked::NotFinite]);
+    let said = |error: BackendError| error.to_string();
+    let text = said(own.run(&mut *device, &ids, &[], Want::Last).unwrap_err());
+    assert_eq!(text, "the device failed: could not run a kernel: the air is gone");
+    gauge.fails_at.store(0, Ordering::Relaxed);
+    assert_eq!(said(own.run(&mut *device, &ids, &[], Want::Last).unwrap_err()), text);
+    assert!(device.logits(0).iter().all(|logit| logit.is_nan()));
+    assert_eq!(device.sample(&[pick]), [Picked::NotFinite]);
+}

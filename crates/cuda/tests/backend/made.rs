@@ -1,0 +1,123 @@
+//! A checkpoint made for the kernels of the published sizes: heads of 64, a state of 128, a tower with heads of 64; in bfloat16, a few layers.
+
+use std::fs;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use furrow_model::checkpoint::wanted;
+use furrow_model::config::Config;
+use half::bf16;
+use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Prefix tokens of the tower.
+const PREFIX: usize = 4;
+
+/// The one every test reads.
+pub fn checkpoint() -> &'static Path {
+    static MADE: OnceLock<TempDir> = OnceLock::new();
+    MADE.get_or_init(|| written(1, &config(), |_, _| {})).path()
+}
+
+/// Its configuration.
+pub fn config() -> Value {
+    json!({
+        "architectures": ["NemotronH_Nano_VL_V2"],
+        "model_type": "NemotronH_Nano_VL_V2",
+        "torch_dtype": "bfloat16",
+        "force_image_size": 64,
+        "patch_size": 16,
+        "downsample_ratio": 0.5,
+        "ps_version": "v2",
+        "use_thumbnail": true,
+        "projector_hidden_size": 64,
+        "img_context_token_id": 96,
+        "max_num_tiles": 4,
+        "norm_mean": [0.5, 0.5, 0.5],
+        "norm_std": [0.25, 0.25, 0.25],
+        "vision_config": {
+            "patch_size": 16,
+            "hidden_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 192,
+            "max_resolution": 128,
+            "args": { "model": "made", "cpe_max_size": 128 }
+        },
+        "llm_config": {
+            "hybrid_override_pattern": "M*-M",
+            "hidden_size": 64,
+            "intermediate_size": 96,
+            "vocab_size": 96,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 64,
+            "mamba_num_heads": 2,
+            "mamba_head_dim": 64,
+            "ssm_state_size": 128,
+            "n_groups": 1,
+            "conv_kernel": 4,
+            "chunk_size": 64,
+            "max_position_embeddings": 2048,
+            "layer_norm_epsilon": 1e-5,
+            "time_step_limit": [0.0, { "__float__": "Infinity" }]
+        }
+    })
+}
+
+/// A directory with this configuration and random weights; `edit` may change a tensor's values.
+pub fn written(seed: u64, config: &Value, edit: impl Fn(&str, &mut [f32])) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+    let model = Config::read(dir.path()).unwrap();
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let tensors: Vec<(String, Vec<usize>, Vec<u8>)> = wanted(&model)
+        .into_iter()
+        .map(|wanted| {
+            let mut shape = wanted.shape;
+            if wanted.name.ends_with("cls_token.token") {
+                shape[0] = PREFIX;
+            }
+            let mut values = random.tensor(&wanted.name, &shape);
+            edit(&wanted.name, &mut values);
+            let bytes = values.into_iter().flat_map(|value| bf16::from_f32(value).to_le_bytes()).collect();
+            (wanted.name, shape, bytes)
+        })
+        .collect();
+    let views = tensors.iter().map(|(name, shape, bytes)| {
+        (name.clone(), TensorView::new(Dtype::BF16, shape.clone(), bytes).unwrap())
+    });
+    serialize_to_file(views, None, &dir.path().join("model.safetensors")).unwrap();
+    dir
+}
+
+struct Random(u64);
+
+impl Random {
+    /// In -1..1.
+    fn next(&mut self) -> f32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    /// Values such as trained models have: products keep their inputs' size, states fade over tens of tokens.
+    fn tensor(&mut self, name: &str, shape: &[usize]) -> Vec<f32> {
+        let count: usize = shape.iter().product();
+        let inputs = shape.last().copied().unwrap_or(1) as f32;
+        let is = |ending: &str| name.ends_with(ending);
+        let (middle, spread) = match () {
+            () if is("A_log") => (0.5, 0.5),
+            () if is("dt_bias") => (-3.0, 1.0),
+            () if is("mixer.D") || (shape.len() == 1 && is("weight")) => (1.0, 0.2),
+            () if shape.len() == 1 => (0.0, 0.2),
+            () if is("conv1d.weight") => (0.0, 0.6),
+            () if is("embeddings.weight") || is("pos_embed") || is("token") => (0.0, 1.0),
+            () if is("lm_head.weight") => (0.0, 4.0 / inputs.sqrt()),
+            () => (0.0, 1.7 / inputs.sqrt()),
+        };
+        (0..count).map(|_| middle + spread * self.next()).collect()
+    }
+}

@@ -1,0 +1,66 @@
+//! Values: against float64 results of the oracle, and against the `cpu` backend.
+
+use furrow_cuda::backend::Precision;
+use furrow_model::forward::{Outputs, Request, forward};
+
+use crate::case::{Case, FLOAT32, expected, inputs, numbers, relative_rms};
+
+const PRECISIONS: [Precision; 3] = [Precision::Usual, Precision::WideResidual, Precision::NarrowState];
+
+#[track_caller]
+fn near(what: &str, got: &[f32], want: &[f32], bound: f64) {
+    let error = relative_rms(got, want);
+    assert!(error <= bound, "{what}: relative RMS {error:e} > {bound:e}");
+}
+
+fn on_the_device(case: &Case, ids: &[u32], segments: &[usize], decode: usize) -> Outputs {
+    let request = Request { input_ids: ids, segments, decode, ..Request::default() };
+    forward(&mut *case.device().0, &request).unwrap()
+}
+
+#[test]
+fn oracle_prompts_whole_and_in_pieces_and_what_follows_them() {
+    for name in FLOAT32 {
+        let case = Case::oracle(name, Precision::Usual);
+        let said = inputs(&case.dir);
+        let ids: Vec<u32> = numbers(&said["prompt_a"]).iter().map(|id| *id as u32).collect();
+        let truth = expected(&case.dir, "a.logits_ref64");
+        let decoded = expected(&case.dir, "a.decode.logits_ref64");
+        let whole = on_the_device(&case, &ids, &[], 4);
+        near(name, &whole.logits, &truth, case.bound);
+        let width = case.weights.config.text.vocabulary;
+        near(&format!("{name} decode"), &whole.decode_logits, &decoded[..4 * width], case.bound);
+        // One of the oracle's ways to cut it: others are tried against the cpu backend.
+        let segments = numbers(&said["segmentations"][1]);
+        let cut = on_the_device(&case, &ids, &segments, 0);
+        near(&format!("{name} in pieces of {segments:?}"), &cut.logits, &truth, case.bound);
+    }
+}
+
+#[test]
+fn bfloat16_stays_as_near_to_float64_as_transformers_does() {
+    for precision in PRECISIONS {
+        let case = Case::oracle("vl_names_bf16", precision);
+        let ids: Vec<u32> = numbers(&inputs(&case.dir)["prompt_a"]).iter().map(|id| *id as u32).collect();
+        let outputs = on_the_device(&case, &ids, &[], 1);
+        let truth = expected(&case.dir, "a.logits_ref64");
+        near(&format!("{precision:?}"), &outputs.logits, &truth, 2e-2);
+    }
+}
+
+#[test]
+fn the_fast_kernels_agree_with_the_cpu_at_every_cut() {
+    // Chunks are of 64 tokens, pages of 64, tiles of the convolution of 16: on, before and behind each; pieces shorter than its taps.
+    let cuts: [&[usize]; 4] = [&[], &[64, 66], &[1, 1, 1, 127], &[63, 2, 65]];
+    for precision in PRECISIONS {
+        let case = Case::made(precision);
+        let ids = case.ids(3, 130);
+        let request = Request { input_ids: &ids, ..Request::default() };
+        let want = forward(&mut case.cpu(), &request).unwrap();
+        let tried = if precision == Precision::Usual { &cuts[..] } else { &cuts[3..] };
+        for segments in tried {
+            let got = on_the_device(&case, &ids, segments, 0);
+            near(&format!("{precision:?} {segments:?}"), &got.logits, &want.logits, case.bound);
+        }
+    }
+}
