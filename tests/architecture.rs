@@ -16,7 +16,7 @@ const MAP: &[(&str, &[&str])] = &[
     ("records", &["rollout"]),
     ("cuda", &["model"]),
     // services never import each other
-    ("policy", &["rollout", "wire", "model", "telemetry"]),
+    ("policy", &["rollout", "wire", "model", "cuda", "telemetry"]),
     ("env", &["rollout", "wire", "telemetry"]),
     ("coordinator", &["rollout", "wire", "tasks", "records", "telemetry"]),
     ("testkit", &["rollout"]),

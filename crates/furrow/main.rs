@@ -108,9 +108,15 @@ fn main() -> ExitCode {
         }
         Err(Failure::Work(error)) => {
             output::complain(&chain(&error));
-            ExitCode::FAILURE
+            if is_of_the_machine(&error) { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
+}
+
+/// Whether the machine lacks what the job asks of it: the input is wrong for this place, as much as a wrong key is.
+fn is_of_the_machine(error: &anyhow::Error) -> bool {
+    let models = error.chain().filter_map(|cause| cause.downcast_ref::<furrow_policy::ModelError>());
+    models.into_iter().any(furrow_policy::ModelError::is_of_the_machine)
 }
 
 /// An error and its causes on one line, a cause that repeats what was said left out.

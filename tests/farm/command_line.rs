@@ -71,6 +71,20 @@ fn wrong_input_is_told_by_key_value_and_remedy() {
 }
 
 #[test]
+fn a_gpu_that_cannot_be_used_is_wrong_input_for_this_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let good = job(here, "");
+    check(&["checkpoint", "init", "tiny", "--size", "tiny"], here, 0, &[]);
+    let set = ["kind=model", "checkpoint=tiny", "engine.backend=cuda"];
+    let set: Vec<String> = set.iter().map(|key| format!("policy.{key}")).collect();
+    let mut arguments = vec!["policy", &good];
+    set.iter().for_each(|key| arguments.extend(["--set", key]));
+    // Without a driver that is what is missing; with one, there are no kernels for the heads of this small tower.
+    check(&arguments, here, 2, &["the model cannot be run", "policy.engine"]);
+}
+
+#[test]
 fn a_run_is_never_overwritten_and_goes_on_where_it_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();

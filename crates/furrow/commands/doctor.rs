@@ -34,7 +34,7 @@ struct Finding {
 /// Runs the command.
 pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let [browser, limits] = browser(args)?;
-    let findings = vec![browser, limits, setpriv(), shared_memory(), fonts(), memory(), temporary_folder()];
+    let findings = vec![browser, limits, setpriv(), shared_memory(), fonts(), memory(), temporary_folder(), gpu()];
     if args.json {
         output::json(&findings)?;
     } else {
@@ -50,6 +50,18 @@ pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
         0 => Ok(()),
         bad => Err(anyhow::anyhow!("{bad} things to put right").into()),
     }
+}
+
+/// Whether `policy.engine.backend = "cuda"` finds a device. A farm runs without one.
+fn gpu() -> Finding {
+    let found = match furrow_cuda::device::Device::open(0) {
+        Ok(gpu) => {
+            let bytes = output::bytes(gpu.memory_bytes() as u64);
+            format!("{}, {bytes}, kernels for {}", gpu.name(), gpu.target().name())
+        }
+        Err(why) => format!("none: {why}"),
+    };
+    Finding { what: "gpu", fit: true, found, remedy: None }
 }
 
 /// Starts the browser as a farm would, with its self-test: page, dialog, crash, screenshot. Then whether it can be held to its limits.

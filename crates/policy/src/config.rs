@@ -335,6 +335,7 @@ mod tests {
                 file.kind = "model".into();
                 file.engine = EngineFile {
                     backend: "tpu".into(),
+                    precision: "int4".into(),
                     compute: "float64".into(),
                     resample: "nearest".into(),
                     state_slots: 1,
@@ -348,6 +349,7 @@ mod tests {
                 "policy.engine.prefill_tokens",
                 "policy.engine.kv_tokens",
                 "policy.checkpoint",
+                "policy.engine.precision",
                 "policy.engine.backend",
                 "policy.engine.compute",
                 "policy.engine.resample",

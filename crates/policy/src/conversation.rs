@@ -12,10 +12,6 @@ use crate::sequence::{Picture, Placed, Stretch};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replay {
     /// Leg by leg, as it was lived: for a device on which a row's last bits depend on the span it ran in.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the cpu backend's rows do not depend on cuts; a GPU's do")
-    )]
     AsLived,
     /// In one leg: for a device whose rows do not depend on cuts, such as the `cpu` backend. A reply of 150 tokens is then prefilled
     /// at once instead of token by token.

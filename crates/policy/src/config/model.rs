@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use furrow_cuda::backend::{Options, Precision};
+use furrow_cuda::gpu::Places;
 use furrow_model::kernels::Compute;
 use furrow_model::template::TemplateFile;
 use furrow_model::vision::Resample;
@@ -13,8 +15,19 @@ use crate::constrain::Caps;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EngineFile {
-    /// What computes: `cpu`.
+    /// What computes: `cpu`, or `cuda`, an NVIDIA GPU.
     pub backend: String,
+    /// Which GPU, as the driver numbers them.
+    pub gpu: u32,
+    /// Folders with NVIDIA's libraries (libnvrtc, libcublasLt), beside those the system knows.
+    pub cuda_libraries: Vec<PathBuf>,
+    /// Where kernels compiled for a GPU are kept; empty: `furrow/kernels` in the user's cache folder.
+    pub kernel_cache: PathBuf,
+    /// What a bfloat16 checkpoint is computed in on a GPU: `usual` (bfloat16, states of the recurrence in float32), `wide_residual` (the residual
+    /// stream in float32, too), `narrow_state` (states in bfloat16, too).
+    pub precision: String,
+    /// Whether a session's tokens on a GPU must not depend on its neighbours: decode batches are filled up to the largest, chunks run alone.
+    pub deterministic: bool,
     /// Threads of the `cpu` backend; 0: one a processor.
     pub threads: u32,
     /// What products are computed in: `float32`, or `bfloat16` for weights that are stored so.
@@ -74,10 +87,12 @@ pub struct LayoutFile {
 }
 
 /// What runs a model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BackendChoice {
     /// Plain Rust.
     Cpu,
+    /// A GPU.
+    Cuda(Places, Options),
 }
 
 /// The checked keys of the `model` policy.
@@ -105,6 +120,11 @@ impl Default for EngineFile {
     fn default() -> Self {
         Self {
             backend: "cpu".into(),
+            gpu: 0,
+            cuda_libraries: Vec::new(),
+            kernel_cache: PathBuf::new(),
+            precision: "usual".into(),
+            deterministic: false,
             threads: 0,
             compute: "float32".into(),
             resample: "u8".into(),
@@ -128,6 +148,16 @@ impl Default for ConstrainFile {
 }
 
 impl EngineFile {
+    fn on_a_gpu(&self, precision: Precision) -> BackendChoice {
+        let cache = match self.kernel_cache.as_os_str().is_empty() {
+            true => user_cache().join("furrow/kernels"),
+            false => self.kernel_cache.clone(),
+        };
+        let libraries = self.cuda_libraries.clone();
+        let options = Options { precision, deterministic: self.deterministic, ..Options::default() };
+        BackendChoice::Cuda(Places { ordinal: self.gpu as usize, libraries, cache }, options)
+    }
+
     fn check(&self) -> Vec<String> {
         let sizes = [
             ("threads", self.threads, 0, 1024, "0 takes one a processor"),
@@ -190,6 +220,13 @@ impl LayoutFile {
     }
 }
 
+/// Where programs keep what they can make again: the user's cache folder, or the system's for temporary files.
+fn user_cache() -> PathBuf {
+    let folder = |key| std::env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let home = || folder("HOME").map(|home| home.join(".cache"));
+    folder("XDG_CACHE_HOME").or_else(home).unwrap_or_else(std::env::temp_dir)
+}
+
 /// Checks the keys of the `model` policy.
 pub(super) fn check(
     checkpoint: &Path,
@@ -209,9 +246,23 @@ pub(super) fn check(
     let mut word = |key: &str, value: &str, right: &str| {
         wrong.push(format!("policy.engine.{key}: {value:?}; use {right}"));
     };
-    if engine.backend != "cpu" {
-        word("backend", &engine.backend, "\"cpu\"");
-    }
+    let precision = match engine.precision.as_str() {
+        "usual" => Precision::Usual,
+        "wide_residual" => Precision::WideResidual,
+        "narrow_state" => Precision::NarrowState,
+        other => {
+            word("precision", other, "\"usual\", \"wide_residual\" or \"narrow_state\"");
+            Precision::Usual
+        }
+    };
+    let backend = match engine.backend.as_str() {
+        "cpu" => BackendChoice::Cpu,
+        "cuda" => engine.on_a_gpu(precision),
+        other => {
+            word("backend", other, "\"cpu\" or \"cuda\"");
+            BackendChoice::Cpu
+        }
+    };
     let compute = match engine.compute.as_str() {
         "float32" => Compute::Float32,
         "bfloat16" => Compute::Bfloat16,
@@ -234,7 +285,7 @@ pub(super) fn check(
     let processors = || std::thread::available_parallelism().map_or(1, usize::from);
     Ok(ModelConfig {
         checkpoint: checkpoint.to_owned(),
-        backend: BackendChoice::Cpu,
+        backend,
         threads: if engine.threads == 0 { processors() } else { engine.threads as usize },
         compute,
         resample,

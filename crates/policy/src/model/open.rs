@@ -5,6 +5,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use furrow_cuda::backend::{self as cuda, OpenError as CudaError};
+use furrow_cuda::gpu::{Gpu, GpuError};
 use furrow_model::backend::{Backend, PAGE_TOKENS, Room};
 use furrow_model::checkpoint::{Checkpoint, CheckpointError};
 use furrow_model::config::{Config, VisionConfig};
@@ -73,6 +75,12 @@ pub enum ModelError {
     /// The backend did not open.
     #[error("policy.engine: the backend did not open")]
     Backend(#[source] OpenError),
+    /// There is no GPU to be used.
+    #[error("policy.engine.backend: cuda cannot be used here")]
+    Gpu(#[source] Box<GpuError>),
+    /// The model does not run on the GPU.
+    #[error("policy.engine: the model does not run on this GPU")]
+    Cuda(#[source] Box<CudaError>),
     /// Sizes that do not fit each other.
     #[error("policy.engine: {0}")]
     Misfit(#[from] Misfit),
@@ -84,6 +92,18 @@ pub enum ModelError {
     Thread(#[source] std::io::Error),
 }
 
+impl ModelError {
+    /// Whether the machine lacks what the configuration asks of it: a GPU, its driver, its memory, kernels for this model. Other hardware or
+    /// another configuration helps, another try does not.
+    pub fn is_of_the_machine(&self) -> bool {
+        match self {
+            Self::Gpu(_) => true,
+            Self::Cuda(why) => matches!(**why, CudaError::Unsupported { .. } | CudaError::Full { .. }),
+            _ => false,
+        }
+    }
+}
+
 impl Model {
     /// Loads a checkpoint and starts its engine. Minutes for a large one: not for a thread that serves others.
     pub fn open(config: &ModelConfig, spec: &SessionSpec) -> Result<Self, ModelError> {
@@ -93,12 +113,13 @@ impl Model {
         let checkpoint = Checkpoint::open(&config.checkpoint).map_err(refused)?;
         let vision = checkpoint.config().vision.clone().ok_or_else(|| ModelError::NoVision { dir: dir() })?;
         let (template, marks) = layout(config, checkpoint.config())?;
+        let gpu = gpu(&config.backend)?;
         let weights_sha256 = checkpoint.weights_sha256(&team);
-        let weights = Weights::of(&checkpoint, &team, &mut progress()).map_err(refused)?;
-        drop((checkpoint, team));
-        let embedding_rows = weights.text.embeddings.rows;
+        let embeddings = checkpoint.tensor("backbone.embeddings.weight").map_err(refused)?;
+        let embedding_rows = embeddings.shape().first().copied().unwrap_or(0);
+        let model = checkpoint.config().clone();
         let unfit = |problems| ModelError::Unfit { dir: dir(), problems };
-        template.tokenizer().fits(&weights.config, embedding_rows).map_err(unfit)?;
+        template.tokenizer().fits(&model, embedding_rows).map_err(unfit)?;
         let hashes = Hashes {
             weights: Some(weights_sha256),
             tokenizer: Some(hex(template.tokenizer().sha256())),
@@ -106,9 +127,19 @@ impl Model {
             grammar: None,
             processor: Some(processor_sha256(&vision, config)),
         };
-        let (vocabulary, version) = (weights.config.text.vocabulary, PolicyVersion(0));
-        let settings = settings(config, &weights.config, version);
-        let engine = Engine::new(device(config, weights, &settings, &vision)?, settings)?;
+        let (vocabulary, version) = (model.text.vocabulary, PolicyVersion(0));
+        let settings = settings(config, &model, version);
+        let room = room(config, &settings, &vision, model.text.hidden);
+        let backend = match (&config.backend, gpu) {
+            (BackendChoice::Cuda(_, options), Some(gpu)) => on_a_gpu(&checkpoint, room, *options, gpu)?,
+            _ => {
+                let weights = Weights::of(&checkpoint, &team, &mut progress()).map_err(refused)?;
+                let cpu = Cpu::open(weights, room, config.threads, config.compute);
+                Box::new(cpu.map_err(ModelError::Backend)?)
+            }
+        };
+        drop((checkpoint, team));
+        let engine = Engine::new(backend, settings)?;
         let places = engine.places_max();
         let (events, receiver) = mpsc::channel(EVENTS_MAX);
         let running = std::thread::Builder::new().name("furrow-engine".into());
@@ -125,17 +156,20 @@ impl Model {
             vocabulary,
             embedding_rows,
             context_tokens_max: settings.context_tokens_max,
-            replay: match config.backend {
+            replay: match &config.backend {
                 BackendChoice::Cpu => Replay::AtOnce,
+                // A row's last bits depend on what it ran with: what was drawn token by token is laid so again where that must not show.
+                BackendChoice::Cuda(_, options) if options.deterministic => Replay::AsLived,
+                BackendChoice::Cuda(..) => Replay::AtOnce,
             },
             version,
             template,
         };
-        let model = Self { shared: Arc::new(shared), hashes, places, thread: Mutex::new(Some(thread)) };
+        let opened = Self { shared: Arc::new(shared), hashes, places, thread: Mutex::new(Some(thread)) };
         // A grammar that cannot be enforced is told now, not to the first session.
-        model.shared.constraint(&spec.grammar, spec.sampling.max_tokens)?;
+        opened.shared.constraint(&spec.grammar, spec.sampling.max_tokens)?;
         tracing::info!(checkpoint = %config.checkpoint.display(), places, "model loaded");
-        Ok(model)
+        Ok(opened)
     }
 }
 
@@ -167,25 +201,37 @@ fn settings(config: &ModelConfig, model: &Config, version: PolicyVersion) -> Set
     }
 }
 
-fn device(
-    config: &ModelConfig,
-    weights: Weights,
-    settings: &Settings,
-    vision: &VisionConfig,
-) -> Result<Box<dyn Backend>, ModelError> {
-    let room = room(config, settings, vision, weights.config.text.hidden);
-    match config.backend {
-        BackendChoice::Cpu => {
-            let cpu =
-                Cpu::open(weights, room, config.threads, config.compute).map_err(ModelError::Backend)?;
-            Ok(Box::new(cpu))
+/// Opens the GPU, where one is to compute, before anything large is read.
+fn gpu(backend: &BackendChoice) -> Result<Option<Gpu>, ModelError> {
+    match backend {
+        BackendChoice::Cpu => Ok(None),
+        BackendChoice::Cuda(places, _) => {
+            Gpu::open(places).map(Some).map_err(|why| ModelError::Gpu(Box::new(why)))
         }
     }
 }
 
+fn on_a_gpu(
+    checkpoint: &Checkpoint,
+    room: Room,
+    options: cuda::Options,
+    gpu: Gpu,
+) -> Result<Box<dyn Backend>, ModelError> {
+    tracing::info!(gpu = gpu.device().name(), "opened");
+    let device = cuda::open(checkpoint, room, options, Box::new(gpu), &mut progress());
+    let device = device.map_err(|why| ModelError::Cuda(Box::new(why)))?;
+    tracing::info!(plan = %device.plan(), "the model is on the GPU");
+    Ok(device)
+}
+
 fn room(config: &ModelConfig, settings: &Settings, vision: &VisionConfig, hidden: usize) -> Room {
     let rows_per_tile = vision.rows_per_tile();
-    let tile_bytes = (rows_per_tile * hidden * size_of::<f32>()) as u64;
+    let value_bytes = match config.backend {
+        BackendChoice::Cpu => size_of::<f32>(),
+        // Vision runs in bfloat16 there.
+        BackendChoice::Cuda(..) => 2,
+    };
+    let tile_bytes = (rows_per_tile * hidden * value_bytes) as u64;
     // A span may begin and end inside tiles: those it covers and one more must be there at once.
     let span_tiles = settings.chunk.div_ceil(rows_per_tile as u32) + 1;
     let tiles = (config.engine.feature_bytes / tile_bytes.max(1)).min(u64::from(u32::MAX)) as u32;
