@@ -25,7 +25,7 @@ use crate::ops::copy::{CopyPlaces, Places};
 use crate::state::States;
 use crate::types::{Bfloat16, Float32, NarrowState, Types, WideResidual};
 use crate::unsupported::unsupported;
-use crate::weights::{self, Counts, LoadError, Source, Weights};
+use crate::weights::{self, Counts, LoadError, Origin, Source, Weights};
 use crate::work::{Limits, Work};
 
 /// How a model is computed.
@@ -73,6 +73,16 @@ pub enum OpenError {
         /// Which.
         what: &'static str,
     },
+    /// A part of the room is more than a launch can name.
+    #[error("room for {asked} {what}: kernels take at most {most}; ask for fewer")]
+    TooLarge {
+        /// Which.
+        what: &'static str,
+        /// How many.
+        asked: usize,
+        /// How many there can be.
+        most: usize,
+    },
     /// The device has less.
     #[error(
         "{asked} are asked for, but {:.1} MB of the device's memory are free; ask for fewer slots, pages or rows",
@@ -117,24 +127,48 @@ pub fn open(
     executor: Box<dyn Executor>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Box<dyn Device>, OpenError> {
-    let (of_f32, config) = (is_f32(checkpoint)?, checkpoint.config());
-    check_room(&room)?;
-    let why = unsupported(config, of_f32);
-    if !why.is_empty() {
-        return Err(OpenError::Unsupported { why });
+    let (of_f32, counts) = (is_f32(checkpoint)?, Counts::of(checkpoint)?);
+    let opening = Opening { config: checkpoint.config(), counts, room, options, executor };
+    opening.device(of_f32, Origin::Checkpoint { checkpoint, progress })
+}
+
+/// Opens a model in bfloat16 whose weights are noise and whose states are zeros, to be measured.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_noise(
+    config: &Config,
+    room: Room,
+    options: Options,
+    executor: Box<dyn Executor>,
+) -> Result<Box<dyn Device>, OpenError> {
+    let counts = Counts::of_config(config);
+    Opening { config, counts, room, options, executor }.device(false, Origin::Noise)
+}
+
+/// What a backend is opened with.
+struct Opening<'a> {
+    config: &'a Config,
+    counts: Counts,
+    room: Room,
+    options: Options,
+    executor: Box<dyn Executor>,
+}
+
+impl Opening<'_> {
+    fn device(self, of_f32: bool, origin: Origin<'_>) -> Result<Box<dyn Device>, OpenError> {
+        check_room(self.config, &self.room)?;
+        let why = unsupported(self.config, of_f32);
+        if !why.is_empty() {
+            return Err(OpenError::Unsupported { why });
+        }
+        Ok(match (of_f32, self.options.precision) {
+            (true, _) => Box::new(Cuda::<Float32>::open(self, origin)?),
+            (_, Precision::Usual) => Box::new(Cuda::<Bfloat16>::open(self, origin)?),
+            (_, Precision::WideResidual) => Box::new(Cuda::<WideResidual>::open(self, origin)?),
+            (_, Precision::NarrowState) => Box::new(Cuda::<NarrowState>::open(self, origin)?),
+        })
     }
-    Ok(match (of_f32, options.precision) {
-        (true, _) => Box::new(Cuda::<Float32>::open(checkpoint, room, options, executor, progress)?),
-        (_, Precision::Usual) => {
-            Box::new(Cuda::<Bfloat16>::open(checkpoint, room, options, executor, progress)?)
-        }
-        (_, Precision::WideResidual) => {
-            Box::new(Cuda::<WideResidual>::open(checkpoint, room, options, executor, progress)?)
-        }
-        (_, Precision::NarrowState) => {
-            Box::new(Cuda::<NarrowState>::open(checkpoint, room, options, executor, progress)?)
-        }
-    })
 }
 
 /// What a model in bfloat16 and this room take of a device, from its configuration alone.
@@ -155,9 +189,15 @@ pub fn plan(config: &Config, room: &Room, precision: Precision) -> Result<Plan, 
 }
 
 /// A backend whose weights can be exchanged.
-pub trait Device: Backend {
+pub trait Device: Backend + fmt::Debug {
     /// What it takes, by part.
     fn plan(&self) -> &Plan;
+
+    /// Waits until all it was told is done.
+    ///
+    /// # Errors
+    /// When the device has failed.
+    fn wait(&mut self) -> Result<(), BackendError>;
 
     /// Brings other weights of the same model to where those in use are, between two batches. Sessions, features and recorded graphs stay.
     ///
@@ -181,12 +221,19 @@ fn is_f32(checkpoint: &Checkpoint) -> Result<bool, CheckpointError> {
     Ok(false)
 }
 
-fn check_room(room: &Room) -> Result<(), OpenError> {
+/// Blocks of a launch along its second and third axis.
+const GRID_MAX: usize = 65_535;
+
+fn check_room(config: &Config, room: &Room) -> Result<(), OpenError> {
     let parts = [("state slots", room.slots), ("rows", room.rows_max), ("rows of logits", room.logits_max)];
-    match parts.into_iter().find(|(_, count)| *count == 0) {
-        Some((what, _)) => Err(OpenError::NoRoom { what }),
-        None => Ok(()),
+    if let Some((what, _)) = parts.into_iter().find(|(_, count)| *count == 0) {
+        return Err(OpenError::NoRoom { what });
     }
+    let asked = Limits::of(&config.text, room).rows;
+    if asked > GRID_MAX {
+        return Err(OpenError::TooLarge { what: "rows of a batch", asked, most: GRID_MAX });
+    }
+    Ok(())
 }
 
 /// Runs a model on an executor.
@@ -253,30 +300,25 @@ fn planned<P: Types>(config: &Config, counts: Counts, room: &Room) -> Plan {
 }
 
 impl<P: Fast> Cuda<P> {
-    fn open(
-        checkpoint: &Checkpoint,
-        room: Room,
-        options: Options,
-        mut executor: Box<dyn Executor>,
-        progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<Self, OpenError> {
-        let (config, counts) = (checkpoint.config().clone(), Counts::of(checkpoint)?);
-        let plan = planned::<P>(&config, counts, &room);
+    fn open(opening: Opening<'_>, origin: Origin<'_>) -> Result<Self, OpenError> {
+        let Opening { config, counts, room, options, mut executor } = opening;
+        let plan = planned::<P>(config, counts, &room);
         let free = executor.free_bytes()?;
         if plan.total() > free {
             return Err(OpenError::Full { asked: plan, free });
         }
         let address = executor.allocate(plan.total())?;
         let mut placer = Placer::at(address);
-        let source = Source { checkpoint, executor: &mut *executor, progress };
-        let weights = Weights::load(&mut placer, counts, source)?;
-        let memory = Memory::place(&config, counts, &room, &mut placer);
+        let is_noise = matches!(origin, Origin::Noise);
+        let source = Source { origin, executor: &mut *executor };
+        let weights = Weights::load(config, counts, &mut placer, source)?;
+        let memory = Memory::place(config, counts, &room, &mut placer);
         executor.upload(Lane::Batch, bytemuck::bytes_of(&Move { from: 0, to: 0 }), memory.one.address())?;
         executor.wait()?;
-        Ok(Self {
+        let mut opened = Self {
             logits: vec![0.0; config.text.vocabulary],
             features: Held::new(room.features),
-            config,
+            config: config.clone(),
             room,
             options,
             executor,
@@ -288,7 +330,12 @@ impl<P: Fast> Cuda<P> {
             block: Block::default(),
             rows_of: Vec::new(),
             failure: None,
-        })
+        };
+        if is_noise {
+            // Contexts that nobody wrote: zeros are as good as any, not-a-numbers would be drawn from in no time.
+            opened.memory.states.all().into_iter().for_each(|all| opened.copy(None, all));
+        }
+        Ok(opened)
     }
 
     /// Refuses everything once something has failed.
@@ -554,6 +601,12 @@ impl<P: Fast> Device for Cuda<P> {
         &self.plan
     }
 
+    fn wait(&mut self) -> Result<(), BackendError> {
+        self.alive()?;
+        let waited = self.executor.wait();
+        self.kept(waited)
+    }
+
     fn replace_weights(
         &mut self,
         checkpoint: &Checkpoint,
@@ -568,8 +621,9 @@ impl<P: Fast> Device for Cuda<P> {
         // Everything under way reads the old ones.
         let waited = self.executor.wait();
         self.kept_load(waited.map_err(LoadError::from))?;
-        let source = Source { checkpoint, executor: &mut *self.executor, progress };
-        let loaded = Weights::load(&mut Placer::at(self.address), counts, source);
+        let origin = Origin::Checkpoint { checkpoint, progress };
+        let source = Source { origin, executor: &mut *self.executor };
+        let loaded = Weights::load(&self.config, counts, &mut Placer::at(self.address), source);
         self.weights = self.kept_load(loaded)?;
         let waited = self.executor.wait();
         self.kept_load(waited.map_err(LoadError::from))?;

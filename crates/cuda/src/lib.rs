@@ -18,6 +18,7 @@ pub mod executor;
 mod forward;
 pub mod gpu;
 pub mod launch;
+pub mod measure;
 pub mod ops;
 pub mod sources;
 mod state;

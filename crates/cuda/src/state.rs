@@ -88,6 +88,11 @@ impl<P: Types> States<P> {
         self.pages.from(page.0 as usize * self.page_bytes).first(self.page_bytes)
     }
 
+    /// All slots, and all pages.
+    pub fn all(&self) -> [View<u8>; 2] {
+        [self.slots, self.pages]
+    }
+
     /// The page that belongs to nobody.
     pub fn scrap(&self) -> u32 {
         self.scrap

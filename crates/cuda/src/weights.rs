@@ -17,7 +17,7 @@ use half::bf16;
 
 use crate::arena::Placer;
 use crate::executor::{Executor, ExecutorError, Lane, Matrix};
-use crate::launch::{Element, View};
+use crate::launch::View;
 use crate::types::Value;
 
 /// Part of a plan.
@@ -148,12 +148,44 @@ pub enum LoadError {
 
 type Loaded<T> = Result<T, LoadError>;
 
-/// Where values come from and how far that is.
-pub(crate) struct Source<'a> {
-    pub checkpoint: &'a Checkpoint,
-    pub executor: &'a mut dyn Executor,
-    /// Hears of bytes done and bytes in all.
-    pub progress: &'a mut dyn FnMut(u64, u64),
+/// Where values come from, and who brings them to the device.
+pub(crate) struct Source<'e, 'o> {
+    pub origin: Origin<'o>,
+    pub executor: &'e mut dyn Executor,
+}
+
+/// Where values come from.
+pub(crate) enum Origin<'a> {
+    /// A checkpoint; `progress` hears of bytes done and bytes in all.
+    Checkpoint { checkpoint: &'a Checkpoint, progress: &'a mut dyn FnMut(u64, u64) },
+    /// Nowhere: noise of the size that trained weights have, for measuring.
+    Noise,
+}
+
+/// Values that a tensor has where they come from nowhere: a middle, and how far they are from it.
+#[derive(Debug, Clone, Copy)]
+struct Noise(f32, f32);
+
+impl Noise {
+    /// Norms, scales and biases.
+    const VECTOR: Self = Self(1.0, 0.1);
+    /// Repeated where a tensor is longer: 1 MiB of bfloat16 goes through staging at once.
+    const BLOCK: usize = 1 << 19;
+
+    /// A matrix whose product is about as large as its inputs.
+    fn matrix(inputs: usize) -> Self {
+        Self(0.0, 1.7 / (inputs as f32).sqrt())
+    }
+
+    /// Values one behind the other; the same each time.
+    fn values(self, count: usize) -> impl Iterator<Item = f32> {
+        let Self(middle, spread) = self;
+        (0..count as u32).map(move |index| {
+            // Knuth's multiplicative hash; its upper 24 bits make -1..1.
+            let unit = (index.wrapping_mul(2_654_435_761) >> 8) as f32 / 8_388_608.0 - 1.0;
+            middle + spread * unit
+        })
+    }
 }
 
 impl Counts {
@@ -181,10 +213,14 @@ impl<T: Value> Weights<T> {
         walk.all(config, counts).expect("what is only placed cannot fail")
     }
 
-    /// Loads a checkpoint's weights to where `place` put them.
-    pub fn load(placer: &mut Placer, counts: Counts, source: Source<'_>) -> Loaded<Self> {
-        let config = source.checkpoint.config().clone();
-        Walk { placer, source: Some(source), prefix: String::new(), done: 0 }.all(&config, counts)
+    /// Brings weights to where `place` put them.
+    pub fn load(
+        config: &Config,
+        counts: Counts,
+        placer: &mut Placer,
+        source: Source<'_, '_>,
+    ) -> Loaded<Self> {
+        Walk { placer, source: Some(source), prefix: String::new(), done: 0 }.all(config, counts)
     }
 }
 
@@ -201,14 +237,14 @@ pub(crate) fn check(checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
 }
 
 /// Goes over a model's tensors in one order.
-struct Walk<'a, 'b> {
-    placer: &'a mut Placer,
-    source: Option<Source<'b>>,
+struct Walk<'p, 'e, 'o> {
+    placer: &'p mut Placer,
+    source: Option<Source<'e, 'o>>,
     prefix: String,
     done: u64,
 }
 
-impl Walk<'_, '_> {
+impl Walk<'_, '_, '_> {
     fn all<T: Value>(mut self, config: &Config, counts: Counts) -> Loaded<Weights<T>> {
         let text = self.text(&config.text, counts.embeddings)?;
         let hidden = config.text.hidden;
@@ -253,9 +289,9 @@ impl Walk<'_, '_> {
             in_proj: self.matrix("in_proj.weight", ssm.in_proj_width(), text.hidden)?,
             taps: self.turned("conv1d.weight", width, kernel)?,
             conv_bias: self.vector("conv1d.bias", width)?,
-            a: self.made("A_log", ssm.heads, |tensor| Ok(decay(tensor)?))?,
-            d: self.made("D", ssm.heads, |tensor| Ok(tensor.to_f32()?))?,
-            dt_bias: self.made("dt_bias", ssm.heads, |tensor| Ok(tensor.to_f32()?))?,
+            a: self.made("A_log", ssm.heads, Noise(-1.5, 0.5), |tensor| Ok(decay(tensor)?))?,
+            d: self.made("D", ssm.heads, Noise::VECTOR, |tensor| Ok(tensor.to_f32()?))?,
+            dt_bias: self.made("dt_bias", ssm.heads, Noise(-3.0, 1.0), |tensor| Ok(tensor.to_f32()?))?,
             norm: self.vector("norm.weight", ssm.inner())?,
             out_proj: self.matrix("out_proj.weight", text.hidden, ssm.inner())?,
         })
@@ -265,7 +301,7 @@ impl Walk<'_, '_> {
         let [q, _, qkv] = text.attention.widths();
         let names = ["q_proj.weight", "k_proj.weight", "v_proj.weight"];
         let values = self.placer.take(WEIGHTS, qkv * text.hidden);
-        self.copy(&names, values)?;
+        self.copy(&names, values, Noise::matrix(text.hidden))?;
         Ok(AttentionWeights {
             qkv: Matrix { values, outputs: qkv, inputs: text.hidden },
             out: self.matrix("o_proj.weight", text.hidden, q)?,
@@ -281,7 +317,7 @@ impl Walk<'_, '_> {
         let (hidden, patches) = (vision.hidden, vision.patches_side().pow(2));
         self.enter(&format!("{TOWER}patch_generator."));
         let embedder = self.matrix("embedder.weight", hidden, 3 * vision.patch.pow(2))?;
-        let positions = self.made("pos_embed", patches * hidden, |tensor| {
+        let positions = self.made("pos_embed", patches * hidden, Noise(0.0, 1.0), |tensor| {
             let mut resized = Vec::new();
             resize_positions(vision, &tensor.to_f32()?, &mut resized);
             Ok(resized)
@@ -322,7 +358,9 @@ impl Walk<'_, '_> {
     }
 
     fn matrix<T: Value>(&mut self, name: &str, outputs: usize, inputs: usize) -> Loaded<Matrix<T>> {
-        Ok(Matrix { values: self.vector(name, outputs * inputs)?, outputs, inputs })
+        let values = self.placer.take(WEIGHTS, outputs * inputs);
+        self.copy(&[name], values, Noise::matrix(inputs))?;
+        Ok(Matrix { values, outputs, inputs })
     }
 
     fn affine<T: Value>(&mut self, name: &str, width: usize) -> Loaded<Affine<T>> {
@@ -342,14 +380,14 @@ impl Walk<'_, '_> {
     /// A tensor as it lies.
     fn vector<T: Value>(&mut self, name: &str, count: usize) -> Loaded<View<T>> {
         let view = self.placer.take(WEIGHTS, count);
-        self.copy(&[name], view)?;
+        self.copy(&[name], view, Noise::VECTOR)?;
         Ok(view)
     }
 
     /// A tensor `[rows, columns]` as `[columns, rows]`.
     fn turned<T: Value>(&mut self, name: &str, rows: usize, columns: usize) -> Loaded<View<T>> {
         let view = self.placer.take(WEIGHTS, rows * columns);
-        self.put(name, view, |tensor| {
+        self.put(name, view, Noise(0.0, 0.6), |tensor| {
             let values = tensor.to_f32()?;
             let at = |index: usize| T::nearest(values[index % rows * columns + index / rows]);
             Ok((0..rows * columns).map(at).collect())
@@ -362,54 +400,61 @@ impl Walk<'_, '_> {
         &mut self,
         name: &str,
         count: usize,
+        noise: Noise,
         make: impl FnOnce(&Tensor<'_>) -> Loaded<Vec<f32>>,
     ) -> Loaded<View<f32>> {
         let view = self.placer.take(WEIGHTS, count);
-        self.put(name, view, make)?;
+        self.put(name, view, noise, make)?;
         Ok(view)
     }
 
     /// Values that are made of a tensor, to their place.
-    fn put<T: Element + bytemuck::Pod>(
+    fn put<T: Value>(
         &mut self,
         name: &str,
         to: View<T>,
+        noise: Noise,
         make: impl FnOnce(&Tensor<'_>) -> Loaded<Vec<T>>,
     ) -> Loaded<()> {
-        let Some(source) = &mut self.source else { return Ok(()) };
-        let tensor = source.checkpoint.tensor(&format!("{}{name}", self.prefix))?;
+        let Some(Source { origin, executor }) = &mut self.source else { return Ok(()) };
+        let Origin::Checkpoint { checkpoint, progress } = origin else { return fill(*executor, to, noise) };
+        let tensor = checkpoint.tensor(&format!("{}{name}", self.prefix))?;
         let values = make(&tensor)?;
         assert_eq!(values.len(), to.len(), "{name} fills its place");
-        source.executor.upload(Lane::Vision, bytemuck::cast_slice(&values), to.address())?;
-        self.advance(tensor.bytes());
+        executor.upload(Lane::Vision, bytemuck::cast_slice(&values), to.address())?;
+        self.done += tensor.bytes();
+        progress(self.done, checkpoint.bytes());
         Ok(())
     }
 
     /// Tensors one behind the other as they lie, to their place.
-    fn copy<T: Value>(&mut self, names: &[&str], to: View<T>) -> Loaded<()> {
-        let Some(source) = &mut self.source else { return Ok(()) };
-        let (mut at, mut read) = (to.address(), 0);
+    fn copy<T: Value>(&mut self, names: &[&str], to: View<T>, noise: Noise) -> Loaded<()> {
+        let Some(Source { origin, executor }) = &mut self.source else { return Ok(()) };
+        let Origin::Checkpoint { checkpoint, progress } = origin else { return fill(*executor, to, noise) };
+        let mut at = to.address();
         let end = at + (to.len() * size_of::<T>()) as u64;
         for name in names {
-            let tensor = source.checkpoint.tensor(&format!("{}{name}", self.prefix))?;
+            let tensor = checkpoint.tensor(&format!("{}{name}", self.prefix))?;
             let numbers = tensor.numbers()?;
             let bytes = as_stored::<T>(&numbers);
             assert!(at + bytes.len() as u64 <= end, "{name} fits its place");
-            source.executor.upload(Lane::Vision, &bytes, at)?;
+            executor.upload(Lane::Vision, &bytes, at)?;
             at += bytes.len() as u64;
-            read += tensor.bytes();
+            self.done += tensor.bytes();
         }
         assert_eq!(at, end, "{names:?} fill their place");
-        self.advance(read);
+        progress(self.done, checkpoint.bytes());
         Ok(())
     }
+}
 
-    fn advance(&mut self, bytes: u64) {
-        self.done += bytes;
-        if let Some(source) = &mut self.source {
-            (source.progress)(self.done, source.checkpoint.bytes());
-        }
+fn fill<T: Value>(executor: &mut dyn Executor, to: View<T>, noise: Noise) -> Loaded<()> {
+    let block: Vec<T> = noise.values(to.len().min(Noise::BLOCK)).map(T::nearest).collect();
+    for first in (0..to.len()).step_by(Noise::BLOCK) {
+        let count = block.len().min(to.len() - first);
+        executor.upload(Lane::Vision, bytemuck::cast_slice(&block[..count]), to.from(first).address())?;
     }
+    Ok(())
 }
 
 /// Numbers as bytes of another type, or their own.

@@ -34,7 +34,8 @@ struct Finding {
 /// Runs the command.
 pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let [browser, limits] = browser(args)?;
-    let findings = vec![browser, limits, setpriv(), shared_memory(), fonts(), memory(), temporary_folder(), gpu()];
+    let findings =
+        vec![browser, limits, setpriv(), shared_memory(), fonts(), memory(), temporary_folder(), gpu()];
     if args.json {
         output::json(&findings)?;
     } else {

@@ -55,6 +55,8 @@ fn too_little_memory_is_told_by_part_and_before_loading() {
     assert!(matches!(refused(&checkpoint, ROOM, total - 1), OpenError::Full { .. }));
     let none = Room { slots: 0, ..ROOM };
     assert!(matches!(refused(&checkpoint, none, BYTES), OpenError::NoRoom { what: "state slots" }));
+    let wide = Room { rows_max: 65_536, ..ROOM };
+    assert!(matches!(refused(&checkpoint, wide, BYTES), OpenError::TooLarge { asked: 65_536, .. }));
 }
 
 #[test]

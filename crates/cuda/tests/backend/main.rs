@@ -8,6 +8,7 @@ mod case;
 mod doors;
 mod life;
 mod made;
+mod measured;
 mod pair;
 mod sampling;
 #[expect(dead_code, reason = "which kernels were never launched is asked by their own tests")]

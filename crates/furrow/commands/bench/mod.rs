@@ -4,6 +4,7 @@ mod browser;
 mod checkpoints;
 mod child;
 mod farm;
+mod gpu;
 mod grpc;
 mod llama;
 mod llama_peer;
@@ -27,6 +28,8 @@ pub enum BenchCommand {
     Browser(browser::BrowserArgs),
     /// The whole farm with the random policy, beside the bare browser loop
     Farm(farm::FarmArgs),
+    /// The model on an NVIDIA GPU, each figure beside its floor at the rates of the same run
+    Gpu(gpu::GpuArgs),
     /// Policy sessions over loopback gRPC at full speed: rate, and whether memory stays flat
     Grpc(grpc::GrpcArgs),
     /// The model on this machine's processors, beside the same model in llama.cpp
@@ -53,6 +56,7 @@ pub fn run(command: &BenchCommand) -> Result<(), Failure> {
     match command {
         BenchCommand::Browser(args) => browser::run(args),
         BenchCommand::Farm(args) => farm::run(args),
+        BenchCommand::Gpu(args) => gpu::run(args),
         BenchCommand::Grpc(args) => grpc::run(args),
         BenchCommand::Llama(args) => llama::run(args),
         BenchCommand::Model(args) => model::run(args),

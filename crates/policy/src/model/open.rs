@@ -98,7 +98,10 @@ impl ModelError {
     pub fn is_of_the_machine(&self) -> bool {
         match self {
             Self::Gpu(_) => true,
-            Self::Cuda(why) => matches!(**why, CudaError::Unsupported { .. } | CudaError::Full { .. }),
+            Self::Cuda(why) => matches!(
+                **why,
+                CudaError::Unsupported { .. } | CudaError::Full { .. } | CudaError::TooLarge { .. }
+            ),
             _ => false,
         }
     }
