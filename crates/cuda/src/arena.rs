@@ -70,6 +70,11 @@ impl Placer {
         view
     }
 
+    /// Where the next buffer will begin.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
     /// What was placed.
     pub fn plan(self) -> Plan {
         self.plan

@@ -66,7 +66,7 @@ fn a_plan_from_the_configuration_alone_counts_the_published_model() {
     std::fs::write(dir.path().join("config.json"), text).unwrap();
     let config = furrow_model::config::Config::read(dir.path()).unwrap();
     let room = Room { slots: 100, pages: 12_800, rows_max: 2048, logits_max: 100, features: 100 };
-    let plan = backend::plan(&config, &room, Precision::Usual).unwrap();
+    let plan = backend::plan(&config, &room, &Options::default()).unwrap();
     let of = |name: &str| plan.parts().iter().find(|(part, _)| *part == name).unwrap().1;
     // 12.31 and 0.84 billion weights of 2 bytes; the position table is kept at the size of a tile.
     assert!((26.2e9..26.4e9).contains(&(of("weights") as f64)), "{plan}");
@@ -76,7 +76,7 @@ fn a_plan_from_the_configuration_alone_counts_the_published_model() {
     assert_eq!(of("KV pages"), 12_801 * 64 * 24_576);
     assert_eq!(of("tile features"), 100 * 256 * 5120 * 2);
     let absurd = Room { slots: u32::MAX, pages: u32::MAX, ..room };
-    assert!(backend::plan(&config, &absurd, Precision::Usual).unwrap().total() > 1 << 58);
+    assert!(backend::plan(&config, &absurd, &Options::default()).unwrap().total() > 1 << 58);
 }
 
 #[test]

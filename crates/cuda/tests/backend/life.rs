@@ -204,6 +204,53 @@ fn exchanged_weights_take_over_and_bad_ones_do_not() {
 }
 
 #[test]
+fn staged_weights_come_beside_running_batches_and_take_over_in_one_copy() {
+    let case = Case::made(Precision::Usual);
+    let mut pair = Pair::open(&case);
+    assert!(matches!(
+        pair.device.stage_weights(Checkpoint::open(&case.dir).unwrap()),
+        Err(SwapError::NoStage)
+    ));
+    let plain = pair.device.plan().total();
+    pair.device = case.device_with(Options { staged: true, ..case.options }).0;
+    let weights = pair.device.plan().parts()[0].1;
+    assert_eq!(pair.device.plan().total(), plain + weights, "as much again");
+    assert!(matches!(pair.device.swap_weights(), Err(SwapError::NotStaged)));
+
+    let (mut own, ids) = (sequence(0), case.ids(16, 40));
+    pair.extend(&mut own, &ids[..3]);
+    let other = made::written(2, &made::config(), |_, _| {});
+    pair.device.stage_weights(Checkpoint::open(other.path()).unwrap()).unwrap();
+    let mut token = 3;
+    while !pair.device.stage_more(100_000).unwrap() {
+        assert!(matches!(pair.device.swap_weights(), Err(SwapError::NotStaged)));
+        // The old ones are in use.
+        pair.extend(&mut own, &ids[token..=token]);
+        token += 1;
+    }
+    assert!(token > 4, "in pieces");
+    pair.extend(&mut own, &ids[token..=token]);
+    pair.device.swap_weights().unwrap();
+    let loaded = Weights::load(other.path(), &Team::new(1), &mut |_, _| {}).unwrap();
+    pair.cpu.replace_weights(loaded.into()).unwrap();
+    pair.extend(&mut own, &ids[token + 1..token + 2]);
+    pair.extend(&mut own, &ids[token + 2..token + 6]);
+
+    // Bad ones are forgotten, and those in use stay.
+    let bad = made::written(3, &made::config(), |name, values| {
+        if name == "backbone.norm_f.weight" {
+            values[1] = f32::INFINITY;
+        }
+    });
+    pair.device.stage_weights(Checkpoint::open(bad.path()).unwrap()).unwrap();
+    let text = pair.device.stage_more(u64::MAX).unwrap_err().to_string();
+    assert!(text.contains("norm_f.weight"), "{text}");
+    assert!(matches!(pair.device.stage_more(1), Err(SwapError::NotStaged)));
+    assert!(matches!(pair.device.swap_weights(), Err(SwapError::NotStaged)));
+    pair.extend(&mut own, &ids[..1]);
+}
+
+#[test]
 fn rebuilt_from_its_tokens_a_session_goes_on_as_it_would_have() {
     let case = Case::made(Precision::Usual);
     let ids = case.ids(14, 100);

@@ -95,7 +95,7 @@ fn room(config: &Config, options: Options, chunk: u32, free: u64) -> Result<Room
     let slots = BATCHES.into_iter().max().unwrap_or(1);
     let with = |pages| Room { slots, pages, rows_max: chunk.max(slots), logits_max: slots, features: 16 };
     let bytes = |pages| -> Result<u64, Failure> {
-        let plan = backend::plan(config, &with(pages), options.precision);
+        let plan = backend::plan(config, &with(pages), &options);
         Ok(plan.map_err(|error| Failure::Input(vec![chain(&error)]))?.total())
     };
     // From a sequence's length on the plan grows by the page.
