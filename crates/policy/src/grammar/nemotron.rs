@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn calls_become_actions_or_say_why_not() {
         let check = |calls: &str, want: &str| {
-            check("nemotron_tools", &format!("I think.\n<TOOLCALL>{calls}</TOOLCALL>"), want)
+            check("nemotron_tools", &format!("I think.\n<TOOLCALL>{calls}</TOOLCALL>"), want);
         };
         let computer =
             |actions: &str| format!(r#"[{{"name":"computer","arguments":{{"actions":{actions}}}}}]"#);
