@@ -3,6 +3,7 @@
 #
 #   tests/gpu.sh build    with a Rust toolchain, anywhere: one stripped test binary, .cache/gpu/backend
 #   tests/gpu.sh parity   on the machine with the GPU: the backend's tests on it, report in .cache/gpu/parity.txt
+#   tests/gpu.sh bench    there, too: the published model with weights of noise, each figure beside its floor, in .cache/gpu/bench.txt
 #
 # The libraries are looked for in FURROW_CUDA_LIBRARIES (folders, colon between), in Python's site-packages/nvidia, and where the system keeps them.
 set -euo pipefail
@@ -40,29 +41,31 @@ print(":".join(sorted(folders)))
 PY
 }
 
-parity() {
+# Runs some of the tests on the GPU, one at a time: each opens the device.
+on_the_gpu() {
+  local report=$folder/$1.txt
+  shift
   [ -x "$binary" ] || { echo "$binary is not there: run tests/gpu.sh build where there is a Rust toolchain" >&2; exit 2; }
   export FURROW_TEST_GPU=1 FURROW_REPOSITORY=$PWD
   export FURROW_CUDA_LIBRARIES=${FURROW_CUDA_LIBRARIES:-$(libraries)}
-  local report=$folder/parity.txt
   {
     date --utc +%FT%TZ
     nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader || true
     echo "libraries: $FURROW_CUDA_LIBRARIES"
   } >"$report"
   local status=0
-  # One at a time: each opens the device.
-  timeout 540 "$binary" --test-threads=1 >>"$report" 2>&1 || status=$?
-  tail -n 40 "$report"
+  timeout 540 "$binary" --test-threads=1 "$@" >>"$report" 2>&1 || status=$?
+  tail -n 60 "$report"
   say "report: $report"
   return "$status"
 }
 
 case "${1:-}" in
 build) build ;;
-parity) parity ;;
+parity) on_the_gpu parity ;;
+bench) on_the_gpu bench --ignored --nocapture measured::bench ;;
 *)
-  sed -n '2,7s/^# \{0,1\}//p' "$0"
+  sed -n '2,8s/^# \{0,1\}//p' "$0"
   exit 2
   ;;
 esac

@@ -48,7 +48,9 @@ pub struct Usage {
 #[derive(Debug, thiserror::Error)]
 pub enum CompileError {
     /// The library is not on this machine.
-    #[error("no CUDA compiler: libnvrtc was not found; looked {looked}")]
+    #[error(
+        "no CUDA compiler: libnvrtc was not found; looked {looked}; install it, or name its folder in policy.engine.cuda_libraries"
+    )]
     NoCompiler {
         /// Where.
         looked: String,

@@ -91,8 +91,8 @@ pub trait Executor: Send {
     /// What `lane` gets from now on waits for what `other` has got so far.
     fn follow(&mut self, lane: Lane, other: Lane) -> Result<(), ExecutorError>;
 
-    /// Does `work`, which launches and multiplies on this lane only. It is recorded when a key comes for the first time; afterwards the record is
-    /// done again and `work` is not called: all that may differ between two times is what lies in memory.
+    /// Does `work`, which launches and multiplies on this lane only. It is recorded one of the first times its key comes; afterwards the record is done
+    /// again and `work` is not called: all that may differ between two times is what lies in memory.
     fn graph(&mut self, lane: Lane, key: GraphKey, work: Work<'_>) -> Result<(), ExecutorError>;
 
     /// Waits until everything is done.

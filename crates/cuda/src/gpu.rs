@@ -74,7 +74,7 @@ pub struct Gpu {
     graphs: BTreeMap<GraphKey, Known>,
     lanes: [Stream; 2],
     passed: [Event; 2],
-    staging: Staging,
+    staging: [Staging; 2],
     products: Products,
     kernels: Kernels,
     memory: Vec<u64>,
@@ -106,11 +106,12 @@ impl Gpu {
         let [low, high] = stream::priorities().map_err(failed("tell the priorities of streams"))?;
         let stream = |priority| Stream::new(priority).map_err(failed("make a stream"));
         let event = || Event::new().map_err(failed("make an event"));
+        let staging = || Staging::new().map_err(failed("pin memory"));
         Ok(Self {
             graphs: BTreeMap::new(),
             lanes: [stream(high)?, stream(low)?],
             passed: [event()?, event()?],
-            staging: Staging::new().map_err(failed("pin memory"))?,
+            staging: [staging()?, staging()?],
             products: Products::open(&places.libraries)?,
             kernels,
             memory: Vec::new(),
@@ -197,13 +198,13 @@ impl Executor for Gpu {
     fn upload(&mut self, lane: Lane, bytes: &[u8], to: u64) -> Result<(), ExecutorError> {
         self.bind()?;
         let stream = self.stream(lane);
-        self.staging.upload(bytes, to, stream).map_err(step("copy to the device"))
+        self.staging[index(lane)].upload(bytes, to, stream).map_err(step("copy to the device"))
     }
 
     fn download(&mut self, lane: Lane, from: u64, bytes: &mut [u8]) -> Result<(), ExecutorError> {
         self.bind()?;
         let stream = self.stream(lane);
-        self.staging.download(from, bytes, stream).map_err(step("copy from the device"))
+        self.staging[index(lane)].download(from, bytes, stream).map_err(step("copy from the device"))
     }
 
     fn launch(&mut self, lane: Lane, launch: &Launch) -> Result<(), ExecutorError> {

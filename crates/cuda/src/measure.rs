@@ -3,6 +3,9 @@
 //! Timing does not depend on values, so nobody needs a checkpoint: the shapes of a configuration are enough. Each figure is the median of some runs after
 //! others that were not counted, the first of which load code and record graphs.
 
+mod figures;
+mod rollout;
+
 use std::time::{Duration, Instant};
 
 use furrow_model::backend::{BackendError, PAGE_TOKENS, Page, Room, Slot, Span, Want};
@@ -11,6 +14,9 @@ use furrow_model::sample::Pick;
 use furrow_model::vision::Tile;
 use half::bf16;
 
+pub use self::figures::{Cases, Figure};
+use self::rollout::Rolling;
+pub use self::rollout::{Rolled, Rollout};
 use crate::backend::{Device, OpenError, Options, open_noise};
 use crate::executor::{Executor, ExecutorError, Lane, Matrix};
 use crate::launch::{Move, View};
@@ -206,14 +212,8 @@ impl Subject {
         if tiles > self.device.room().features {
             return Ok(None);
         }
-        let values = 3 * vision.tile.pow(2);
-        let tile = |number: u32| Tile {
-            pixels: (0..values)
-                .map(|i| ((i as u32 ^ number).wrapping_mul(2_654_435_761) >> 8) as f32 / 8_388_608.0 - 1.0)
-                .collect(),
-            hash: [0; 32],
-        };
-        let tiles: Vec<Tile> = (0..tiles).map(tile).collect();
+        let side = vision.tile;
+        let tiles: Vec<Tile> = (0..tiles).map(|number| noise_tile(number, side)).collect();
         self.median(|device| {
             let held = device.encode(&tiles)?;
             device.release(&held);
@@ -258,6 +258,25 @@ impl Subject {
         Ok(Some([out, back]))
     }
 
+    /// Steps of a rollout for a while, after a twentieth of it that does not count; `None` where it does not fit.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn rollout(&mut self, plan: Rollout, time: Duration) -> Result<Option<Rolled>, BackendError> {
+        let room = self.device.room();
+        let fits = plan.slots() <= room.slots
+            && plan.sessions <= room.logits_max
+            && plan.tiles <= room.features
+            && plan.chunk <= plan.budget
+            && plan.budget.saturating_add(plan.sessions) <= room.rows_max;
+        if !fits {
+            return Ok(None);
+        }
+        let warm_up = Rollout { steps_max: plan.steps_max / 4, ..plan };
+        Rolling::begin(&mut *self.device, warm_up).run(time / 20)?;
+        Rolling::begin(&mut *self.device, plan).run(time).map(Some)
+    }
+
     fn median(
         &mut self,
         mut work: impl FnMut(&mut dyn Device) -> Result<(), BackendError>,
@@ -273,6 +292,13 @@ impl Subject {
         }
         Ok(middle(taken))
     }
+}
+
+/// A tile of noise, `[3, side, side]` in -1..1.
+fn noise_tile(number: u32, side: usize) -> Tile {
+    let value = |index: u32| (index.wrapping_mul(2_654_435_761) >> 8) as f32 / 8_388_608.0 - 1.0;
+    let pixels = (0..3 * side * side).map(|index| value(index as u32 ^ number)).collect();
+    Tile { pixels, hash: [0; 32] }
 }
 
 /// As rollouts draw: at temperature 1, from everything.

@@ -1,7 +1,11 @@
 //! Copies between pageable memory and the device, through pinned memory in two halves: one is filled while the other is on its way.
 //!
-//! Floor: PCIe 5 carries some 55 GB/s, one core copies some 10 GB/s from and to pageable memory: that core is the bound of loading and parking. The words that
-//! describe a decode batch are a few kB, and a half is free whenever they come.
+//! Each lane has its own, or a batch would wait for copies that wait for the tower. Small copies share a half until it is full, so they do not wait
+//! for each other either.
+//!
+//! Floor: PCIe 5 carries some 55 GB/s, one core copies some 10 GB/s from and to pageable memory: that core is the bound of loading and parking.
+
+use std::ops::Range;
 
 use cudarc::driver::{DriverError, result, sys};
 
@@ -9,32 +13,44 @@ use super::stream::Event;
 
 /// Bytes of a half: 0.3 ms of PCIe 5, long against the 10 us that a copy takes to begin.
 const HALF: usize = 16 << 20;
+/// Copies begin at multiples of it.
+const ALIGN: usize = 256;
 
 pub(super) struct Staging {
     halves: [Half; 2],
-    next: usize,
+    /// The half that is being filled.
+    filling: usize,
 }
 
 struct Half {
     bytes: *mut u8,
-    /// Passed when nobody reads or writes it any more.
+    /// Taken since it was empty.
+    used: usize,
+    /// Passed when the device has done with all that was taken.
     idle: Event,
+}
+
+/// Bytes of a half.
+#[derive(Clone)]
+struct Piece {
+    half: usize,
+    bytes: Range<usize>,
 }
 
 impl Staging {
     pub fn new() -> Result<Self, DriverError> {
-        Ok(Self { halves: [Half::new()?, Half::new()?], next: 0 })
+        Ok(Self { halves: [Half::new()?, Half::new()?], filling: 0 })
     }
 
     /// Copies bytes to the device. They have been read when this returns.
     pub fn upload(&mut self, bytes: &[u8], to: u64, stream: sys::CUstream) -> Result<(), DriverError> {
         let mut to = to;
         for chunk in bytes.chunks(HALF) {
-            let half = self.turn();
-            half.idle.wait()?;
-            half.slice(chunk.len()).copy_from_slice(chunk);
-            // SAFETY: the half is pinned and is not written before its event has passed; the device's bytes are the caller's.
-            unsafe { result::memcpy_htod_async(to, half.slice(chunk.len()), stream) }?;
+            let piece = self.take(chunk.len())?;
+            let half = &mut self.halves[piece.half];
+            half.slice(&piece.bytes).copy_from_slice(chunk);
+            // SAFETY: the piece is pinned and is not written again before the half's event has passed; the device's bytes are the caller's.
+            unsafe { result::memcpy_htod_async(to, half.slice(&piece.bytes), stream) }?;
             half.idle.record(stream)?;
             to += chunk.len() as u64;
         }
@@ -48,35 +64,42 @@ impl Staging {
         bytes: &mut [u8],
         stream: sys::CUstream,
     ) -> Result<(), DriverError> {
-        let mut under_way: Option<(usize, &mut [u8])> = None;
+        let mut under_way: Option<(Piece, &mut [u8])> = None;
         let mut from = from;
         for chunk in bytes.chunks_mut(HALF) {
-            let number = self.next;
-            let half = self.turn();
-            half.idle.wait()?;
-            // SAFETY: the half is pinned, has room for the chunk and is not read before its event has passed.
-            unsafe { result::memcpy_dtoh_async(half.slice(chunk.len()), from, stream) }?;
+            let piece = self.take(chunk.len())?;
+            let half = &mut self.halves[piece.half];
+            // SAFETY: the piece is pinned, is as long as the chunk and is not read before the half's event has passed.
+            unsafe { result::memcpy_dtoh_async(half.slice(&piece.bytes), from, stream) }?;
             half.idle.record(stream)?;
             from += chunk.len() as u64;
-            if let Some(last) = under_way.replace((number, chunk)) {
-                self.take(last)?;
+            // The one before is read while this one is on its way; it lies in the other half, or beside this one.
+            if let Some((piece, chunk)) = under_way.replace((piece, chunk)) {
+                self.read(&piece, chunk)?;
             }
         }
-        under_way.map_or(Ok(()), |last| self.take(last))
+        under_way.map_or(Ok(()), |(piece, chunk)| self.read(&piece, chunk))
     }
 
-    fn take(&mut self, (number, chunk): (usize, &mut [u8])) -> Result<(), DriverError> {
-        let half = &mut self.halves[number];
+    fn read(&mut self, piece: &Piece, chunk: &mut [u8]) -> Result<(), DriverError> {
+        let half = &mut self.halves[piece.half];
         half.idle.wait()?;
-        chunk.copy_from_slice(half.slice(chunk.len()));
+        chunk.copy_from_slice(half.slice(&piece.bytes));
         Ok(())
     }
 
-    /// The halves by turns.
-    fn turn(&mut self) -> &mut Half {
-        let number = self.next;
-        self.next = 1 - number;
-        &mut self.halves[number]
+    /// Free bytes of the half that is being filled, or of the other one once the device has done with it.
+    fn take(&mut self, len: usize) -> Result<Piece, DriverError> {
+        if self.halves[self.filling].used + len > HALF {
+            self.filling = 1 - self.filling;
+            let half = &mut self.halves[self.filling];
+            half.idle.wait()?;
+            half.used = 0;
+        }
+        let half = &mut self.halves[self.filling];
+        let bytes = half.used..half.used + len;
+        half.used = bytes.end.next_multiple_of(ALIGN);
+        Ok(Piece { half: self.filling, bytes })
     }
 }
 
@@ -86,14 +109,13 @@ impl Half {
         let bytes: *mut u8 = unsafe { result::malloc_host(HALF, 0) }?.cast();
         // SAFETY: so many bytes were just allocated.
         unsafe { bytes.write_bytes(0, HALF) };
-        Ok(Self { bytes, idle: Event::new()? })
+        Ok(Self { bytes, used: 0, idle: Event::new()? })
     }
 
-    /// Its first bytes.
-    fn slice(&mut self, len: usize) -> &mut [u8] {
-        assert!(len <= HALF, "{len} bytes of a half");
+    fn slice(&mut self, range: &Range<usize>) -> &mut [u8] {
+        assert!(range.start <= range.end && range.end <= HALF, "bytes {range:?} of a half");
         // SAFETY: the bytes were allocated and written by `new`; `&mut self` keeps the slice the only one on this side, and events the device away.
-        unsafe { std::slice::from_raw_parts_mut(self.bytes, len) }
+        unsafe { std::slice::from_raw_parts_mut(self.bytes.add(range.start), range.len()) }
     }
 }
 

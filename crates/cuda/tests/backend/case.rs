@@ -101,7 +101,7 @@ impl Case {
 }
 
 /// Air, or a GPU where that is asked for: then the gauge counts nothing.
-fn executor() -> (Box<dyn Executor>, Arc<Gauge>) {
+pub fn executor() -> (Box<dyn Executor>, Arc<Gauge>) {
     if !on_a_gpu() {
         let (air, gauge) = Air::new(BYTES);
         return (Box::new(air), gauge);

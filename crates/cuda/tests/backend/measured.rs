@@ -1,12 +1,17 @@
 //! The way figures are taken, on air: what is measured runs, what does not fit says so. The figures themselves mean nothing here.
 
-use furrow_cuda::backend::Options;
-use furrow_cuda::measure::{Subject, Yardstick, rates};
+use std::env;
+use std::time::Duration;
+
+use furrow_cuda::backend::{OpenError, Options, plan};
+use furrow_cuda::executor::Executor;
+use furrow_cuda::measure::{Cases, Figure, Rollout, Subject, Yardstick, rates};
 use furrow_model::backend::Room;
 use furrow_model::config::Config;
+use furrow_model::floor::Keep;
 
 use crate::air::Air;
-use crate::case::BYTES;
+use crate::case::{BYTES, executor, on_a_gpu};
 use crate::made;
 
 #[test]
@@ -29,4 +34,94 @@ fn every_figure_is_taken_or_does_not_fit() {
     assert!(subject.fork().unwrap().is_some());
     assert!(subject.park(70).unwrap().is_some());
     assert!(subject.park(257).unwrap().is_none(), "pages");
+}
+
+#[test]
+fn the_table_has_every_case_and_the_room_is_the_largest_that_fits() {
+    let config = Config::read(made::checkpoint()).unwrap();
+    let cases = Cases {
+        batches: vec![1, 3],
+        contexts: vec![0, 65],
+        screenshots: vec![(64, 64)],
+        text: 3,
+        pasts: vec![0, 2],
+        chunk: 4,
+        parked: 65,
+        sessions: 1,
+        rollout: Duration::ZERO,
+    };
+    let options = Options::default();
+    let whole = cases.room(&config, &options, BYTES).unwrap();
+    assert_eq!((whole.slots, whole.pages, whole.features), (3, 6, 1));
+    let total = |room: &Room| plan(&config, room, &options).unwrap().total();
+    let less = Room { pages: 4, ..whole };
+    let tight = cases.room(&config, &options, total(&less)).unwrap();
+    assert!(tight.pages <= 4 && total(&tight) <= total(&less), "{tight:?}");
+    let none = cases.room(&config, &options, total(&Room { pages: 1, ..whole }));
+    assert!(matches!(none, Err(OpenError::Full { .. })));
+
+    let (mut air, _) = Air::new(BYTES);
+    let found = rates(&mut air, Yardstick { bytes: 1 << 16, side: 16 }, 1).unwrap();
+    let mut subject = Subject::open(&config, tight, options, Box::new(air), 1).unwrap();
+    let mut figures: Vec<Figure> = Vec::new();
+    cases.measure(&mut subject, found, &mut |figure| figures.push(figure.clone())).unwrap();
+    let missing: Vec<&str> =
+        figures.iter().filter(|figure| figure.taken.is_none()).map(|figure| &*figure.what).collect();
+    assert_eq!(missing, ["decode, batch 3, context 65"]);
+    assert_eq!(figures.len(), 4 + 1 + 2 + 1 + 2);
+    assert!(figures.iter().all(|figure| figure.share().is_none_or(|share| share > 0.0)));
+}
+
+#[test]
+fn rollouts_go_round() {
+    let config = Config::read(made::checkpoint()).unwrap();
+    let room = Room { slots: 4, pages: 4, rows_max: 10, logits_max: 2, features: 2 };
+    let (air, _) = Air::new(BYTES);
+    let mut subject = Subject::open(&config, room, Options::default(), Box::new(air), 1).unwrap();
+    let plan = Rollout {
+        sessions: 2,
+        steps: 3,
+        tiles: 1,
+        text: 2,
+        generated: 2,
+        page: Duration::from_millis(1),
+        keep: Keep::Append,
+        chunk: 4,
+        budget: 8,
+        steps_max: 4,
+    };
+    assert!(subject.rollout(Rollout { sessions: 3, ..plan }, Duration::ZERO).unwrap().is_none());
+    for keep in [Keep::Append, Keep::LastImage] {
+        // Over after four steps, long before its time; the second session began a step further.
+        let rolled = subject.rollout(Rollout { keep, ..plan }, Duration::from_secs(600)).unwrap().unwrap();
+        assert!((4..6).contains(&rolled.steps) && rolled.trajectories >= 1, "{keep:?}: {rolled:?}");
+        // A step takes two chunks and one more token, and two sessions may share a batch.
+        assert!(rolled.batches >= 6 && rolled.cut == 0 && rolled.idle < rolled.time, "{keep:?}: {rolled:?}");
+    }
+}
+
+/// `tests/gpu.sh bench`: a JSON line a figure, of the published model.
+#[test]
+#[ignore = "measures a GPU: tests/gpu.sh bench"]
+fn bench() {
+    assert!(on_a_gpu(), "FURROW_TEST_GPU is not set");
+    let times = env::var("FURROW_BENCH_TIMES").map_or(5, |times| times.parse().unwrap());
+    let (config, options) = (Config::published(), Options::default());
+    // Four of them, and everything else, in nine minutes.
+    let cases = Cases { rollout: Duration::from_secs(60), ..Cases::default() };
+    let mut gpu: Box<dyn Executor> = executor().0;
+    let found = rates(&mut *gpu, Yardstick::default(), times).unwrap();
+    let room = cases.room(&config, &options, gpu.free_bytes().unwrap()).unwrap();
+    println!("{{\"copy_bytes_per_second\": {:e}, \"product_flops\": {:e}}}", found.bandwidth, found.flops);
+    println!("{{\"room\": \"{room:?}\"}}");
+    let mut subject = Subject::open(&config, room, options, gpu, times).unwrap();
+    cases
+        .measure(&mut subject, found, &mut |figure| {
+            let said = serde_json::json!({
+                "what": figure.what, "seconds": figure.taken.map(|taken| taken.as_secs_f64()),
+                "floor_seconds": figure.floor, "share": figure.share(), "rate": figure.rate(), "unit": figure.unit,
+            });
+            println!("{said}");
+        })
+        .unwrap();
 }
