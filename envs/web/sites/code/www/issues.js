@@ -9,8 +9,13 @@ import { avatar, label, signedIn } from "/parts.js";
 import { issues, repoHead } from "/repo.js";
 
 export function issuePage(world, main) {
-  const { id, n } = query(), repo = world.byId.get(id), find = () => repo && issues(repo).find(({ number }) => number === Number(n));
-  if (!find()) { add(main, h("h1", {}, "There is no such issue")); return "Not found"; }
+  const { id, n } = query(),
+    repo = world.byId.get(id),
+    find = () => repo && issues(repo).find(({ number }) => number === Number(n));
+  if (!find()) {
+    add(main, h("h1", {}, "There is no such issue"));
+    return "Not found";
+  }
   const frame = h("div", { class: "issue" });
   const draw = () => fill(frame, issueBody(world, repo, find(), draw));
   add(main, repoHead(repo, "issues"), frame);
@@ -19,38 +24,153 @@ export function issuePage(world, main) {
 }
 
 function issueBody(world, repo, issue, draw) {
-  const key = `${repo.id}#${issue.number}`, mine = state().user === repo.owner;
-  const edit = (changes) => { change((now) => { now.edits[key] = { ...now.edits[key], ...changes }; }); draw(); };
-  const said = [...issue.comments, ...state().comments.filter((comment) => comment.id === repo.id && comment.number === issue.number).map((comment) => ({ ...comment, day: world.today }))];
-  const remark = ({ author, text, day }) => h("article", { class: "remark" }, avatar(author, 36), h("div", {}, h("header", {}, h("b", {}, author), h("span", { class: "soft" }, ` on ${dates.long(day)}`)), h("p", {}, text)));
-  const form = h("form", { class: "reply", novalidate: true, onsubmit: (event) => {
-    event.preventDefault();
-    if (!signedIn()) return;
-    const values = validate(form, { comment: rules.filled("a comment") });
-    if (!values) return;
-    change((now) => { now.comments.push({ id: repo.id, number: issue.number, author: now.user, text: values.comment }); });
+  const key = `${repo.id}#${issue.number}`,
+    mine = state().user === repo.owner;
+  const edit = (changes) => {
+    change((now) => {
+      now.edits[key] = { ...now.edits[key], ...changes };
+    });
     draw();
-  } }, field({ label: "Add a comment", name: "comment", type: "textarea" }), h("div", { class: "row" }, mine ? h("button", { type: "button", id: "toggle-issue", class: "end", onclick: () => edit({ open: !issue.open }) }, issue.open ? "Close issue" : "Reopen issue") : null, h("button", { class: `primary${mine ? "" : " end"}`, id: "comment" }, "Comment")));
-  return [h("div", {}, h("h1", {}, issue.title, h("span", { class: "soft" }, ` #${issue.number}`)), h("p", { class: "row" }, h("span", { class: `state ${issue.open ? "open" : "closed"}` }, issue.open ? "Open" : "Closed"), h("span", { class: "soft" }, `${issue.author} opened this on ${dates.long(issue.day)}`)), remark({ author: issue.author, text: issue.body, day: issue.day }), said.map(remark), form),
-    h("aside", {}, h("h2", {}, "Labels"), mine ? ticks({ title: "", name: "labels", chosen: issue.labels, options: LABELS.map(({ name }) => name), onchange: (labels) => edit({ labels }) }) : h("p", { class: "topics" }, issue.labels.length ? issue.labels.map(label) : "None"), h("h2", {}, "Assignee"), h("p", { id: "assignee" }, issue.assignee ?? "Nobody"))];
+  };
+  const said = [
+    ...issue.comments,
+    ...state()
+      .comments.filter((comment) => comment.id === repo.id && comment.number === issue.number)
+      .map((comment) => ({ ...comment, day: world.today })),
+  ];
+  const remark = ({ author, text, day }) =>
+    h(
+      "article",
+      { class: "remark" },
+      avatar(author, 36),
+      h("div", {}, h("header", {}, h("b", {}, author), h("span", { class: "soft" }, ` on ${dates.long(day)}`)), h("p", {}, text)),
+    );
+  const form = h(
+    "form",
+    {
+      class: "reply",
+      novalidate: true,
+      onsubmit: (event) => {
+        event.preventDefault();
+        if (!signedIn()) return;
+        const values = validate(form, { comment: rules.filled("a comment") });
+        if (!values) return;
+        change((now) => {
+          now.comments.push({ id: repo.id, number: issue.number, author: now.user, text: values.comment });
+        });
+        draw();
+      },
+    },
+    field({ label: "Add a comment", name: "comment", type: "textarea" }),
+    h(
+      "div",
+      { class: "row" },
+      mine
+        ? h(
+            "button",
+            { type: "button", id: "toggle-issue", class: "end", onclick: () => edit({ open: !issue.open }) },
+            issue.open ? "Close issue" : "Reopen issue",
+          )
+        : null,
+      h("button", { class: `primary${mine ? "" : " end"}`, id: "comment" }, "Comment"),
+    ),
+  );
+  return [
+    h(
+      "div",
+      {},
+      h("h1", {}, issue.title, h("span", { class: "soft" }, ` #${issue.number}`)),
+      h(
+        "p",
+        { class: "row" },
+        h("span", { class: `state ${issue.open ? "open" : "closed"}` }, issue.open ? "Open" : "Closed"),
+        h("span", { class: "soft" }, `${issue.author} opened this on ${dates.long(issue.day)}`),
+      ),
+      remark({ author: issue.author, text: issue.body, day: issue.day }),
+      said.map(remark),
+      form,
+    ),
+    h(
+      "aside",
+      {},
+      h("h2", {}, "Labels"),
+      mine
+        ? ticks({ title: "", name: "labels", chosen: issue.labels, options: LABELS.map(({ name }) => name), onchange: (labels) => edit({ labels }) })
+        : h("p", { class: "topics" }, issue.labels.length ? issue.labels.map(label) : "None"),
+      h("h2", {}, "Assignee"),
+      h("p", { id: "assignee" }, issue.assignee ?? "Nobody"),
+    ),
+  ];
 }
 
 export function newIssuePage(world, main) {
   const repo = world.byId.get(query().id);
-  if (!repo) { add(main, h("h1", {}, "There is no such repository")); return "Not found"; }
+  if (!repo) {
+    add(main, h("h1", {}, "There is no such repository"));
+    return "Not found";
+  }
   if (!signedIn()) return "New issue";
   let labels = [];
   const chosen = h("div", {});
-  const draw = () => fill(chosen, ticks({ title: "Labels", name: "labels", chosen: labels, options: LABELS.map(({ name }) => name), onchange: (values) => { labels = values; draw(); } }));
+  const draw = () =>
+    fill(
+      chosen,
+      ticks({
+        title: "Labels",
+        name: "labels",
+        chosen: labels,
+        options: LABELS.map(({ name }) => name),
+        onchange: (values) => {
+          labels = values;
+          draw();
+        },
+      }),
+    );
   draw();
-  const form = h("form", { class: "box new-issue", novalidate: true, onsubmit: (event) => {
-    event.preventDefault();
-    const values = validate(form, { title: (value) => (value.length >= 6 ? "" : "Enter a title of at least 6 letters"), body: rules.filled("what happens") });
-    if (!values) return;
-    const number = Math.max(...issuesOf(repo).map((issue) => issue.number), ...state().issues.filter(({ id }) => id === repo.id).map((issue) => issue.number)) + 1;
-    change((now) => { now.issues.push({ id: repo.id, number, title: values.title, body: values.body, labels, severity: values.severity, author: now.user, day: world.today, open: true, assignee: null, comments: [] }); });
-    location.assign(href("/issue/", { id: repo.id, n: number }));
-  } }, h("h1", {}, "New issue"), field({ label: "Title", name: "title" }), field({ label: "What happens?", name: "body", type: "textarea" }), h("div", { class: "form" }, field({ label: "How bad is it?", name: "severity", options: ["Minor", "Annoying", "Blocking"] })), chosen, h("button", { class: "primary", id: "submit" }, "Submit issue"));
+  const form = h(
+    "form",
+    {
+      class: "box new-issue",
+      novalidate: true,
+      onsubmit: (event) => {
+        event.preventDefault();
+        const values = validate(form, {
+          title: (value) => (value.length >= 6 ? "" : "Enter a title of at least 6 letters"),
+          body: rules.filled("what happens"),
+        });
+        if (!values) return;
+        const number =
+          Math.max(
+            ...issuesOf(repo).map((issue) => issue.number),
+            ...state()
+              .issues.filter(({ id }) => id === repo.id)
+              .map((issue) => issue.number),
+          ) + 1;
+        change((now) => {
+          now.issues.push({
+            id: repo.id,
+            number,
+            title: values.title,
+            body: values.body,
+            labels,
+            severity: values.severity,
+            author: now.user,
+            day: world.today,
+            open: true,
+            assignee: null,
+            comments: [],
+          });
+        });
+        location.assign(href("/issue/", { id: repo.id, n: number }));
+      },
+    },
+    h("h1", {}, "New issue"),
+    field({ label: "Title", name: "title" }),
+    field({ label: "What happens?", name: "body", type: "textarea" }),
+    h("div", { class: "form" }, field({ label: "How bad is it?", name: "severity", options: ["Minor", "Annoying", "Blocking"] })),
+    chosen,
+    h("button", { class: "primary", id: "submit" }, "Submit issue"),
+  );
   add(main, repoHead(repo, "issues"), form);
   return "New issue";
 }

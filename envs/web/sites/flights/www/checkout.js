@@ -10,72 +10,228 @@ import { seatMap } from "/seats.js";
 const money = (dollars) => `$${grouped(dollars)}`;
 
 export function checkoutPage(world, main) {
-  const asked = query(), flights = [asked.out, asked.back].map((id) => flightOf(world, id)).filter(Boolean);
-  if (!flights.length) { add(main, h("h1", {}, "This flight is gone"), h("a", { href: "/" }, "Search again")); return "Not found"; }
-  const adults = Number(asked.adults) || 1, people = adults + (Number(asked.children) || 0), cabin = asked.cabin ?? "economy", fareId = fare(asked.fare).id;
+  const asked = query(),
+    flights = [asked.out, asked.back].map((id) => flightOf(world, id)).filter(Boolean);
+  if (!flights.length) {
+    add(main, h("h1", {}, "This flight is gone"), h("a", { href: "/" }, "Search again"));
+    return "Not found";
+  }
+  const adults = Number(asked.adults) || 1,
+    people = adults + (Number(asked.children) || 0),
+    cabin = asked.cabin ?? "economy",
+    fareId = fare(asked.fare).id;
   const given = { names: [], bags: 0, seats: Object.fromEntries(flights.map(({ id }) => [id, Array(people).fill(null)])) };
   const total = () => totalOf({ flights, cabin, fareId, people, seats: given.seats, bags: given.bags });
-  const steps = [["Travellers", travellerStep], ...flights.map((flight) => [`Seats ${flight.from} to ${flight.to}`, () => seatStep(flight)]), ["Bags", bagStep], ["Payment", paymentStep]];
+  const steps = [
+    ["Travellers", travellerStep],
+    ...flights.map((flight) => [`Seats ${flight.from} to ${flight.to}`, () => seatStep(flight)]),
+    ["Bags", bagStep],
+    ["Payment", paymentStep],
+  ];
   let step = 0;
-  const trail = h("ol", { class: "trail" }), body = h("div", {}), side = h("aside", { class: "box summary" });
-  const open = (to) => { step = to; draw(); scrollTo(0, 0); };
+  const trail = h("ol", { class: "trail" }),
+    body = h("div", {}),
+    side = h("aside", { class: "box summary" });
+  const open = (to) => {
+    step = to;
+    draw();
+    scrollTo(0, 0);
+  };
   const next = () => open(step + 1);
-  const drawSide = () => fill(side, h("h2", {}, "Your trip"), flights.map((flight) => h("p", {}, h("b", {}, `${city(flight.from).name} to ${city(flight.to).name}`), h("br"), `${dates.long(flight.day)}, ${clock(flight.depart)} to ${clock(flight.arrive)}`, h("br"), h("span", { class: "soft" }, `${flight.airline}, ${flight.number}`))),
-    h("p", {}, `${count(people, "traveller")}, ${fare(fareId).name}`), h("p", { class: "row total" }, "Total", h("b", { class: "end", id: "total" }, money(total()))));
+  const drawSide = () =>
+    fill(
+      side,
+      h("h2", {}, "Your trip"),
+      flights.map((flight) =>
+        h(
+          "p",
+          {},
+          h("b", {}, `${city(flight.from).name} to ${city(flight.to).name}`),
+          h("br"),
+          `${dates.long(flight.day)}, ${clock(flight.depart)} to ${clock(flight.arrive)}`,
+          h("br"),
+          h("span", { class: "soft" }, `${flight.airline}, ${flight.number}`),
+        ),
+      ),
+      h("p", {}, `${count(people, "traveller")}, ${fare(fareId).name}`),
+      h("p", { class: "row total" }, "Total", h("b", { class: "end", id: "total" }, money(total()))),
+    );
   const draw = () => {
-    fill(trail, steps.map(([title], at) => h("li", { class: at === step ? "open" : at < step ? "done" : "" }, h("i", {}, at < step ? icon("check", 13) : String(at + 1)), title)));
+    fill(
+      trail,
+      steps.map(([title], at) =>
+        h("li", { class: at === step ? "open" : at < step ? "done" : "" }, h("i", {}, at < step ? icon("check", 13) : String(at + 1)), title),
+      ),
+    );
     drawSide();
     fill(body, steps[step][1]());
   };
 
   function travellerStep() {
     const all = Array.from({ length: people }, (_, at) => at);
-    const form = h("form", { class: "box", novalidate: true, onsubmit: (event) => {
-      event.preventDefault();
-      const born = (at) => (value) => {
-        if (!/^\d{4}-\d\d-\d\d$/.test(value)) return "Enter the date as YYYY-MM-DD";
-        const years = dates.between(value, flights[0].day) / 365.25;
-        return at < adults === years >= 12 ? "" : at < adults ? "Adults are 12 or older" : "Children are younger than 12";
-      };
-      const own = Object.fromEntries(all.flatMap((at) => [[`name${at}`, rules.filled("the name as in the passport")], [`born${at}`, born(at)]]));
-      const values = validate(form, { ...own, email: rules.email, phone: rules.digits("a phone number", 7, 14) });
-      if (!values) return;
-      Object.assign(given, { names: all.map((at) => values[`name${at}`]), born: all.map((at) => values[`born${at}`]), email: values.email, phone: values.phone.replace(/[ -]/g, "") });
-      next();
-    } }, all.map((at) => h("div", {}, h("h3", {}, `Traveller ${at + 1}, ${at < adults ? "adult" : "child"}`), h("div", { class: "form" }, field({ label: "First and last name", name: `name${at}`, value: given.names[at] ?? "" }), field({ label: "Date of birth", name: `born${at}`, placeholder: "YYYY-MM-DD", value: given.born?.[at] ?? "" })))),
-    h("h3", {}, "Contact"), h("div", { class: "form" }, field({ label: "Email", name: "email", type: "email", value: given.email ?? "" }), field({ label: "Phone", name: "phone", value: given.phone ?? "" })), h("button", { class: "primary", "data-next": true }, "Continue"));
+    const form = h(
+      "form",
+      {
+        class: "box",
+        novalidate: true,
+        onsubmit: (event) => {
+          event.preventDefault();
+          const born = (at) => (value) => {
+            if (!/^\d{4}-\d\d-\d\d$/.test(value)) return "Enter the date as YYYY-MM-DD";
+            const years = dates.between(value, flights[0].day) / 365.25;
+            return at < adults === years >= 12 ? "" : at < adults ? "Adults are 12 or older" : "Children are younger than 12";
+          };
+          const own = Object.fromEntries(
+            all.flatMap((at) => [
+              [`name${at}`, rules.filled("the name as in the passport")],
+              [`born${at}`, born(at)],
+            ]),
+          );
+          const values = validate(form, { ...own, email: rules.email, phone: rules.digits("a phone number", 7, 14) });
+          if (!values) return;
+          Object.assign(given, {
+            names: all.map((at) => values[`name${at}`]),
+            born: all.map((at) => values[`born${at}`]),
+            email: values.email,
+            phone: values.phone.replace(/[ -]/g, ""),
+          });
+          next();
+        },
+      },
+      all.map((at) =>
+        h(
+          "div",
+          {},
+          h("h3", {}, `Traveller ${at + 1}, ${at < adults ? "adult" : "child"}`),
+          h(
+            "div",
+            { class: "form" },
+            field({ label: "First and last name", name: `name${at}`, value: given.names[at] ?? "" }),
+            field({ label: "Date of birth", name: `born${at}`, placeholder: "YYYY-MM-DD", value: given.born?.[at] ?? "" }),
+          ),
+        ),
+      ),
+      h("h3", {}, "Contact"),
+      h(
+        "div",
+        { class: "form" },
+        field({ label: "Email", name: "email", type: "email", value: given.email ?? "" }),
+        field({ label: "Phone", name: "phone", value: given.phone ?? "" }),
+      ),
+      h("button", { class: "primary", "data-next": true }, "Continue"),
+    );
     return form;
   }
 
   function seatStep(flight) {
-    return h("div", { class: "box" }, h("div", { class: "row step-top" }, h("p", { class: "soft" }, "Press a seat to take it. Seats can be left to the airline."), h("button", { class: "primary end", "data-next": true, onclick: next }, "Continue")),
-      seatMap({ taken: takenSeats(world, flight.id), names: given.names, seats: given.seats[flight.id], fareId, ondraw: drawSide }));
+    return h(
+      "div",
+      { class: "box" },
+      h(
+        "div",
+        { class: "row step-top" },
+        h("p", { class: "soft" }, "Press a seat to take it. Seats can be left to the airline."),
+        h("button", { class: "primary end", "data-next": true, onclick: next }, "Continue"),
+      ),
+      seatMap({ taken: takenSeats(world, flight.id), names: given.names, seats: given.seats[flight.id], fareId, ondraw: drawSide }),
+    );
   }
 
   function bagStep() {
-    const shown = h("b", {}, String(given.bags)), turn = (by) => { given.bags = Math.min(people * 2, Math.max(0, given.bags + by)); shown.textContent = String(given.bags); drawSide(); };
-    return h("div", { class: "box" }, h("h3", {}, "Extra checked bags"), h("p", { class: "soft" }, `${money(BAG_PRICE)} a bag and flight, up to 23 kg.`), h("p", { class: "row" }, "Bags", h("span", { class: "stepper" }, h("button", { "aria-label": "Fewer bags", onclick: () => turn(-1) }, icon("minus", 15)), shown, h("button", { "aria-label": "More bags", onclick: () => turn(1) }, icon("plus", 15)))), h("button", { class: "primary", "data-next": true, onclick: next }, "Continue"));
+    const shown = h("b", {}, String(given.bags)),
+      turn = (by) => {
+        given.bags = Math.min(people * 2, Math.max(0, given.bags + by));
+        shown.textContent = String(given.bags);
+        drawSide();
+      };
+    return h(
+      "div",
+      { class: "box" },
+      h("h3", {}, "Extra checked bags"),
+      h("p", { class: "soft" }, `${money(BAG_PRICE)} a bag and flight, up to 23 kg.`),
+      h(
+        "p",
+        { class: "row" },
+        "Bags",
+        h(
+          "span",
+          { class: "stepper" },
+          h("button", { "aria-label": "Fewer bags", onclick: () => turn(-1) }, icon("minus", 15)),
+          shown,
+          h("button", { "aria-label": "More bags", onclick: () => turn(1) }, icon("plus", 15)),
+        ),
+      ),
+      h("button", { class: "primary", "data-next": true, onclick: next }, "Continue"),
+    );
   }
 
   function paymentStep() {
-    const pay = h("button", { class: "primary", id: "pay" }, `Pay ${money(total())}`), agreed = h("input", { type: "checkbox", name: "agreed" });
-    const form = h("form", { class: "box", novalidate: true, onsubmit: (event) => {
-      event.preventDefault();
-      const values = validate(form, { ...cardRules, agreed: () => (agreed.checked ? "" : "Please accept the conditions") });
-      if (!values) return;
-      pay.disabled = true;
-      request("book", () => book(values)).catch((error) => { pay.disabled = false; toast(error.message, "error"); });
-    } }, h("h3", {}, "Payment"), h("div", { class: "form" }, cardFields()), h("div", { class: "field" }, h("label", { class: "check" }, agreed, "I accept the conditions of carriage"), h("small", { class: "error", role: "alert" })), pay);
+    const pay = h("button", { class: "primary", id: "pay" }, `Pay ${money(total())}`),
+      agreed = h("input", { type: "checkbox", name: "agreed" });
+    const form = h(
+      "form",
+      {
+        class: "box",
+        novalidate: true,
+        onsubmit: (event) => {
+          event.preventDefault();
+          const values = validate(form, { ...cardRules, agreed: () => (agreed.checked ? "" : "Please accept the conditions") });
+          if (!values) return;
+          pay.disabled = true;
+          request("book", () => book(values)).catch((error) => {
+            pay.disabled = false;
+            toast(error.message, "error");
+          });
+        },
+      },
+      h("h3", {}, "Payment"),
+      h("div", { class: "form" }, cardFields()),
+      h(
+        "div",
+        { class: "field" },
+        h("label", { class: "check" }, agreed, "I accept the conditions of carriage"),
+        h("small", { class: "error", role: "alert" }),
+      ),
+      pay,
+    );
     return form;
   }
 
   function book(values) {
     const code = reference(world.draw.fork(`reference/${state().bookings.length}`));
     change((now) => {
-      now.bookings.unshift({ reference: code, surname: given.names[0].split(" ").at(-1), flights: flights.map(({ id }) => id), cabin, fare: fareId, passengers: given.names, born: given.born, seats: given.seats, bags: given.bags, email: given.email, phone: given.phone, card: values.card.replace(/[ -]/g, ""), total: total(), status: "Confirmed" });
+      now.bookings.unshift({
+        reference: code,
+        surname: given.names[0].split(" ").at(-1),
+        flights: flights.map(({ id }) => id),
+        cabin,
+        fare: fareId,
+        passengers: given.names,
+        born: given.born,
+        seats: given.seats,
+        bags: given.bags,
+        email: given.email,
+        phone: given.phone,
+        card: values.card.replace(/[ -]/g, ""),
+        total: total(),
+        status: "Confirmed",
+      });
       now.unlocked.push(code);
     });
-    fill(main, h("section", { class: "box thanks" }, icon("check", 54), h("h1", {}, "You are booked"), h("p", {}, "Booking reference"), h("b", { id: "reference" }, code), h("p", {}, `${city(flights[0].from).name} to ${city(flights[0].to).name}, ${dates.long(flights[0].day)}`), h("p", { class: "soft" }, `Tickets are on their way to ${given.email}.`), h("a", { class: "button", href: "/manage/" }, "My trips")));
+    fill(
+      main,
+      h(
+        "section",
+        { class: "box thanks" },
+        icon("check", 54),
+        h("h1", {}, "You are booked"),
+        h("p", {}, "Booking reference"),
+        h("b", { id: "reference" }, code),
+        h("p", {}, `${city(flights[0].from).name} to ${city(flights[0].to).name}, ${dates.long(flights[0].day)}`),
+        h("p", { class: "soft" }, `Tickets are on their way to ${given.email}.`),
+        h("a", { class: "button", href: "/manage/" }, "My trips"),
+      ),
+    );
     scrollTo(0, 0);
   }
 

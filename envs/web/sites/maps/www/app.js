@@ -31,46 +31,184 @@ const dot = (place) => h("i", { class: "dot", style: { "--hue": place.hue } }, p
 function placeField(world, name, value, label) {
   const input = h("input", { type: "text", name, value, placeholder: label, "aria-label": label });
   const frame = h("div", { class: "field" }, input);
-  autocomplete(input, (text) => { const wanted = tidy(text).toLowerCase(); return wanted.length < 2 ? [] : world.places.filter((place) => place.name.toLowerCase().includes(wanted)).slice(0, 6).map((place) => ({ text: place.name, detail: place.address, act: () => { input.value = place.name; } })); });
+  autocomplete(input, (text) => {
+    const wanted = tidy(text).toLowerCase();
+    return wanted.length < 2
+      ? []
+      : world.places
+          .filter((place) => place.name.toLowerCase().includes(wanted))
+          .slice(0, 6)
+          .map((place) => ({
+            text: place.name,
+            detail: place.address,
+            act: () => {
+              input.value = place.name;
+            },
+          }));
+  });
   return { input, frame };
 }
 const placeNamed = (world, text) => world.places.find(({ name }) => name.toLowerCase() === tidy(text).toLowerCase());
 
 function header(world) {
   const input = h("input", { type: "search", name: "q", value: query().q ?? "", placeholder: `Search ${world.town}`, "aria-label": "Search the map" });
-  const form = h("form", { class: "find", role: "search", onsubmit: (event) => { event.preventDefault(); location.assign(href("/search/", { q: tidy(input.value) })); } }, input, h("button", { class: "primary", "aria-label": "Search" }, icon("search", 18)));
-  autocomplete(input, (text) => (tidy(text).length < 2 ? [] : search(world, { q: tidy(text) }).slice(0, 7).map((place) => ({ text: place.name, detail: place.address, act: () => location.assign(placeLink(place)) }))));
-  return h("header", { class: "top" }, h("a", { class: "logo", href: "/", html: '<svg width="30" height="30" viewBox="0 0 30 30"><path d="M2 6l8-3v21l-8 3z" fill="#2f8f6b"/><path d="M10 3l10 4v21l-10-4z" fill="#8fd0ad"/><path d="M20 7l8-3v21l-8 3z" fill="#2f8f6b"/><path d="M15 21c-4-5-5.500-6.500-5.500-9a5.500 5.500 0 0 1 11 0c0 2.500-1.500 4-5.500 9z" fill="#d43f34"/></svg><span>Wayfold</span>' }),
-    form, h("nav", {}, h("a", { href: "/directions/", id: "directions" }, icon("route", 18), "Directions"), h("a", { href: "/saved/", id: "saved" }, icon("bookmark", 18), "Saved")));
+  const form = h(
+    "form",
+    {
+      class: "find",
+      role: "search",
+      onsubmit: (event) => {
+        event.preventDefault();
+        location.assign(href("/search/", { q: tidy(input.value) }));
+      },
+    },
+    input,
+    h("button", { class: "primary", "aria-label": "Search" }, icon("search", 18)),
+  );
+  autocomplete(input, (text) =>
+    tidy(text).length < 2
+      ? []
+      : search(world, { q: tidy(text) })
+          .slice(0, 7)
+          .map((place) => ({ text: place.name, detail: place.address, act: () => location.assign(placeLink(place)) })),
+  );
+  return h(
+    "header",
+    { class: "top" },
+    h("a", {
+      class: "logo",
+      href: "/",
+      html: '<svg width="30" height="30" viewBox="0 0 30 30"><path d="M2 6l8-3v21l-8 3z" fill="#2f8f6b"/><path d="M10 3l10 4v21l-10-4z" fill="#8fd0ad"/><path d="M20 7l8-3v21l-8 3z" fill="#2f8f6b"/><path d="M15 21c-4-5-5.500-6.500-5.500-9a5.500 5.500 0 0 1 11 0c0 2.500-1.500 4-5.500 9z" fill="#d43f34"/></svg><span>Wayfold</span>',
+    }),
+    form,
+    h(
+      "nav",
+      {},
+      h("a", { href: "/directions/", id: "directions" }, icon("route", 18), "Directions"),
+      h("a", { href: "/saved/", id: "saved" }, icon("bookmark", 18), "Saved"),
+    ),
+  );
 }
 
 function homePage(world, main) {
   const { recent } = state();
-  add(main, h("h1", {}, world.town), h("p", { class: "soft" }, `${count(world.places.length, "place")}, ${world.across.length + world.down.length} streets and a river`),
-    h("h2", {}, "Look around"), h("div", { class: "kinds" }, CATEGORIES.map(({ name, hue }) => h("a", { href: href("/search/", { kind: name }), style: { "--hue": hue } }, h("i", { class: "dot" }, name[0]), name))),
-    recent.length ? [h("h2", {}, "Lately looked at"), recent.map((id) => row(world.byId.get(id)))] : null, h("h2", {}, "Most reviewed"), search(world, {}).slice(0, 5).map((place) => row(place)), h("p", { class: "soft tip" }, "Drag the map to move it. Ctrl and the wheel zoom."));
+  add(
+    main,
+    h("h1", {}, world.town),
+    h("p", { class: "soft" }, `${count(world.places.length, "place")}, ${world.across.length + world.down.length} streets and a river`),
+    h("h2", {}, "Look around"),
+    h(
+      "div",
+      { class: "kinds" },
+      CATEGORIES.map(({ name, hue }) => h("a", { href: href("/search/", { kind: name }), style: { "--hue": hue } }, h("i", { class: "dot" }, name[0]), name)),
+    ),
+    recent.length ? [h("h2", {}, "Lately looked at"), recent.map((id) => row(world.byId.get(id)))] : null,
+    h("h2", {}, "Most reviewed"),
+    search(world, {})
+      .slice(0, 5)
+      .map((place) => row(place)),
+    h("p", { class: "soft tip" }, "Drag the map to move it. Ctrl and the wheel zoom."),
+  );
   mapView(world, { onpick: show(world) });
   return "Map";
 }
 
 /** A place in a list. */
-const row = (place, at = null, from = null) => h("article", { class: "result", "data-id": place.id }, at === null ? dot(place) : h("i", { class: "number" }, String(at)), h("div", {}, h("h3", {}, h("a", { href: placeLink(place) }, place.name)), h("p", {}, h("b", {}, place.rating.toFixed(1)), " ", stars(place.rating, 13), h("span", { class: "soft" }, ` (${grouped(place.count)})`)), h("p", { class: "soft" }, `${place.kind} · ${place.address}`), from ? h("p", { class: "away" }, `${metresTold(distance(from, place))} away`) : null));
+const row = (place, at = null, from = null) =>
+  h(
+    "article",
+    { class: "result", "data-id": place.id },
+    at === null ? dot(place) : h("i", { class: "number" }, String(at)),
+    h(
+      "div",
+      {},
+      h("h3", {}, h("a", { href: placeLink(place) }, place.name)),
+      h("p", {}, h("b", {}, place.rating.toFixed(1)), " ", stars(place.rating, 13), h("span", { class: "soft" }, ` (${grouped(place.count)})`)),
+      h("p", { class: "soft" }, `${place.kind} · ${place.address}`),
+      from ? h("p", { class: "away" }, `${metresTold(distance(from, place))} away`) : null,
+    ),
+  );
 
 function searchPage(world, main) {
-  const asked = query(), near = world.byId.get(asked.near) ?? null, list = (text) => (text ? text.split("|") : []);
-  const filters = { q: asked.q, kind: asked.kind, rating: Number(asked.rating) || 0, features: list(asked.features), day: asked.day ? Number(asked.day) : null, hour: asked.hour ? Number(asked.hour) : null, near, sort: asked.sort };
-  const found = search(world, filters), { shown, page, pages } = leaf(found, asked.page, PER_PAGE);
+  const asked = query(),
+    near = world.byId.get(asked.near) ?? null,
+    list = (text) => (text ? text.split("|") : []);
+  const filters = {
+    q: asked.q,
+    kind: asked.kind,
+    rating: Number(asked.rating) || 0,
+    features: list(asked.features),
+    day: asked.day ? Number(asked.day) : null,
+    hour: asked.hour ? Number(asked.hour) : null,
+    near,
+    sort: asked.sort,
+  };
+  const found = search(world, filters),
+    { shown, page, pages } = leaf(found, asked.page, PER_PAGE);
   const go = (changes) => location.assign(href("/search/", { ...asked, page: "", ...changes }));
   const sorts = [...(near ? [["distance", "Distance"]] : []), ["reviews", "Most reviewed"], ["rating", "Highest rated"], ["name", "Name"]];
-  const folded = h("details", { class: "filters", open: Boolean(asked.rating || asked.features || asked.day || asked.hour || asked.filters) }, h("summary", {}, icon("filter", 16), "Filters"),
-    radios({ title: "Rating", name: "rating", value: asked.rating ?? "", options: [{ value: "", text: "Any" }, { value: "3.5", text: "3.5 and up" }, { value: "4", text: "4.0 and up" }], onchange: (rating) => go({ rating, filters: 1 }) }),
-    ticks({ title: "Features", name: "features", chosen: filters.features, options: FEATURES, onchange: (values) => go({ features: values.join("|"), filters: 1 }) }),
-    h("fieldset", { class: "choices opens" }, h("legend", {}, "Open at"), chooser("Day", "day", asked.day ?? "", [["", "Any"], ...dates.WEEKDAYS.map((name, at) => [String(at), name])], (day) => go({ day, filters: 1 })), chooser("Hour", "hour", asked.hour ?? "", [["", "Any"], ...[7, 8, 9, 12, 15, 18, 19, 20, 21, 22].map((hour) => [String(hour), `${String(hour).padStart(2, "0")}:00`])], (hour) => go({ hour, filters: 1 }))),
-    h("a", { href: href("/search/", { q: asked.q, kind: asked.kind, near: asked.near }) }, "Clear filters"));
-  add(main, h("div", { class: "row" }, h("h1", {}, asked.kind || (asked.q ? `“${asked.q}”` : "Places")), h("span", { class: "soft end", id: "found" }, count(found.length, "place"))), near ? h("p", { class: "near" }, "Near ", h("a", { href: placeLink(near) }, near.name)) : null,
-    h("div", { class: "row tools" }, chooser("Kind", "kind", asked.kind ?? "", [["", "All"], ...CATEGORIES.map(({ name }) => [name, name])], (kind) => go({ kind })), chooser("Sort", "sort", asked.sort ?? sorts[0][0], sorts, (sort) => go({ sort }))), folded,
-    shown.map((place, at) => row(place, (page - 1) * PER_PAGE + at + 1, near)), found.length ? null : h("p", { class: "notice" }, "No place fits."), pagination({ page, pages, address: (to) => href("/search/", { ...asked, page: to }) }));
-  mapView(world, { pins: shown.map((place, at) => ({ ...place, sign: (page - 1) * PER_PAGE + at + 1 })), look: near ? { x: near.x, y: near.y, zoom: 3 } : { x: 1200, y: 900, zoom: 1 }, onpick: show(world) });
+  const folded = h(
+    "details",
+    { class: "filters", open: Boolean(asked.rating || asked.features || asked.day || asked.hour || asked.filters) },
+    h("summary", {}, icon("filter", 16), "Filters"),
+    radios({
+      title: "Rating",
+      name: "rating",
+      value: asked.rating ?? "",
+      options: [
+        { value: "", text: "Any" },
+        { value: "3.5", text: "3.5 and up" },
+        { value: "4", text: "4.0 and up" },
+      ],
+      onchange: (rating) => go({ rating, filters: 1 }),
+    }),
+    ticks({
+      title: "Features",
+      name: "features",
+      chosen: filters.features,
+      options: FEATURES,
+      onchange: (values) => go({ features: values.join("|"), filters: 1 }),
+    }),
+    h(
+      "fieldset",
+      { class: "choices opens" },
+      h("legend", {}, "Open at"),
+      chooser("Day", "day", asked.day ?? "", [["", "Any"], ...dates.WEEKDAYS.map((name, at) => [String(at), name])], (day) => go({ day, filters: 1 })),
+      chooser(
+        "Hour",
+        "hour",
+        asked.hour ?? "",
+        [["", "Any"], ...[7, 8, 9, 12, 15, 18, 19, 20, 21, 22].map((hour) => [String(hour), `${String(hour).padStart(2, "0")}:00`])],
+        (hour) => go({ hour, filters: 1 }),
+      ),
+    ),
+    h("a", { href: href("/search/", { q: asked.q, kind: asked.kind, near: asked.near }) }, "Clear filters"),
+  );
+  add(
+    main,
+    h(
+      "div",
+      { class: "row" },
+      h("h1", {}, asked.kind || (asked.q ? `“${asked.q}”` : "Places")),
+      h("span", { class: "soft end", id: "found" }, count(found.length, "place")),
+    ),
+    near ? h("p", { class: "near" }, "Near ", h("a", { href: placeLink(near) }, near.name)) : null,
+    h(
+      "div",
+      { class: "row tools" },
+      chooser("Kind", "kind", asked.kind ?? "", [["", "All"], ...CATEGORIES.map(({ name }) => [name, name])], (kind) => go({ kind })),
+      chooser("Sort", "sort", asked.sort ?? sorts[0][0], sorts, (sort) => go({ sort })),
+    ),
+    folded,
+    shown.map((place, at) => row(place, (page - 1) * PER_PAGE + at + 1, near)),
+    found.length ? null : h("p", { class: "notice" }, "No place fits."),
+    pagination({ page, pages, address: (to) => href("/search/", { ...asked, page: to }) }),
+  );
+  mapView(world, {
+    pins: shown.map((place, at) => ({ ...place, sign: (page - 1) * PER_PAGE + at + 1 })),
+    look: near ? { x: near.x, y: near.y, zoom: 3 } : { x: 1200, y: 900, zoom: 1 },
+    onpick: show(world),
+  });
   return "Search";
 }
 
@@ -78,23 +216,81 @@ function searchPage(world, main) {
 
 function placePage(world, main) {
   const place = world.byId.get(query().id);
-  if (!place) { add(main, h("h1", {}, "There is no such place")); mapView(world, { onpick: show(world) }); return "Not found"; }
-  change((now) => { now.recent = [place.id, ...now.recent.filter((id) => id !== place.id)].slice(0, 4); });
+  if (!place) {
+    add(main, h("h1", {}, "There is no such place"));
+    mapView(world, { onpick: show(world) });
+    return "Not found";
+  }
+  change((now) => {
+    now.recent = [place.id, ...now.recent.filter((id) => id !== place.id)].slice(0, 4);
+  });
   const saved = h("button", { id: "save", onclick: () => saveDialog(place, drawSaved) });
-  const drawSaved = () => { const on = state().lists.some(({ places }) => places.includes(place.id)); saved.replaceChildren(icon("bookmark", 18), on ? "Saved" : "Save"); saved.classList.toggle("on", on); };
+  const drawSaved = () => {
+    const on = state().lists.some(({ places }) => places.includes(place.id));
+    saved.replaceChildren(icon("bookmark", 18), on ? "Saved" : "Save");
+    saved.classList.toggle("on", on);
+  };
   drawSaved();
-  add(main, h("div", { class: "cover", style: { "--hue": place.hue } }, h("b", {}, place.kind)), h("h1", {}, place.name), h("p", { class: "row" }, h("b", {}, place.rating.toFixed(1)), stars(place.rating, 15), h("span", { class: "soft" }, `${grouped(place.count)} ratings · ${"$".repeat(place.price)}`)),
-    h("div", { class: "row acts" }, h("a", { class: "button primary", id: "go", href: href("/directions/", { to: place.id }) }, icon("route", 18), "Directions"), saved, h("a", { class: "button", id: "nearby", href: href("/search/", { near: place.id }) }, icon("pin", 18), "Nearby")),
-    tabs([{ id: "overview", title: "Overview", panel: () => overview(world, place) }, { id: "reviews", title: "Reviews", panel: () => reviewList(place) }, { id: "about", title: "About", panel: () => h("ul", { class: "features" }, FEATURES.map((one) => h("li", { class: place.features.includes(one) ? "" : "none" }, icon(place.features.includes(one) ? "check" : "close", 16), one))) }]));
+  add(
+    main,
+    h("div", { class: "cover", style: { "--hue": place.hue } }, h("b", {}, place.kind)),
+    h("h1", {}, place.name),
+    h(
+      "p",
+      { class: "row" },
+      h("b", {}, place.rating.toFixed(1)),
+      stars(place.rating, 15),
+      h("span", { class: "soft" }, `${grouped(place.count)} ratings · ${"$".repeat(place.price)}`),
+    ),
+    h(
+      "div",
+      { class: "row acts" },
+      h("a", { class: "button primary", id: "go", href: href("/directions/", { to: place.id }) }, icon("route", 18), "Directions"),
+      saved,
+      h("a", { class: "button", id: "nearby", href: href("/search/", { near: place.id }) }, icon("pin", 18), "Nearby"),
+    ),
+    tabs([
+      { id: "overview", title: "Overview", panel: () => overview(world, place) },
+      { id: "reviews", title: "Reviews", panel: () => reviewList(place) },
+      {
+        id: "about",
+        title: "About",
+        panel: () =>
+          h(
+            "ul",
+            { class: "features" },
+            FEATURES.map((one) =>
+              h("li", { class: place.features.includes(one) ? "" : "none" }, icon(place.features.includes(one) ? "check" : "close", 16), one),
+            ),
+          ),
+      },
+    ]),
+  );
   mapView(world, { pins: [{ ...place, sign: "●" }], look: { x: place.x, y: place.y, zoom: 4 }, onpick: show(world) });
   return place.name;
 }
 
-const span = (hours) => (!hours ? "Closed" : hours.closes - hours.opens >= 1440 ? "Open all day" : `${clock(hours.opens)} to ${hours.closes === 1440 ? "24:00" : clock(hours.closes)}`);
+const span = (hours) =>
+  !hours ? "Closed" : hours.closes - hours.opens >= 1440 ? "Open all day" : `${clock(hours.opens)} to ${hours.closes === 1440 ? "24:00" : clock(hours.closes)}`;
 
 function overview(world, place) {
   const today = dates.weekdayIndex(world.today);
-  return h("div", {}, facts([["Address", place.address], ["Phone", place.phone], ["Kind", place.kind]]), h("h2", {}, "Opening hours"), h("table", { class: "hours" }, dates.WEEKDAYS.map((name, day) => h("tr", { class: day === today ? "today" : "" }, h("td", {}, name), h("td", {}, span(place.hours[day]))))), h("button", { class: "plain link", id: "suggest", onclick: () => suggestDialog(place) }, "Suggest an edit"));
+  return h(
+    "div",
+    {},
+    facts([
+      ["Address", place.address],
+      ["Phone", place.phone],
+      ["Kind", place.kind],
+    ]),
+    h("h2", {}, "Opening hours"),
+    h(
+      "table",
+      { class: "hours" },
+      dates.WEEKDAYS.map((name, day) => h("tr", { class: day === today ? "today" : "" }, h("td", {}, name), h("td", {}, span(place.hours[day])))),
+    ),
+    h("button", { class: "plain link", id: "suggest", onclick: () => suggestDialog(place) }, "Suggest an edit"),
+  );
 }
 
 function reviewList(place) {
@@ -102,9 +298,42 @@ function reviewList(place) {
   const frame = h("div", { class: "reviews" });
   const orders = { new: (a, b) => a.age - b.age, high: (a, b) => b.rating - a.rating || a.age - b.age, low: (a, b) => a.rating - b.rating || a.age - b.age };
   const draw = () => {
-    const own = state().reviews.filter(({ id }) => id === place.id).map((review) => ({ ...review, author: "You", age: 0 }));
-    fill(frame, h("div", { class: "row" }, chooser("Sort", "review-sort", sort, [["new", "Newest"], ["high", "Highest"], ["low", "Lowest"]], (value) => { sort = value; draw(); }), h("button", { class: "end", id: "write", onclick: () => reviewDialog(place, draw) }, "Write a review")),
-      [...own, ...reviewsOf(place)].sort(orders[sort]).map((review) => h("article", { class: "review" }, h("div", { class: "row" }, h("b", {}, review.author), h("span", { class: "soft end" }, review.age ? `${review.age} days ago` : "today")), stars(review.rating, 13), h("p", {}, review.text))));
+    const own = state()
+      .reviews.filter(({ id }) => id === place.id)
+      .map((review) => ({ ...review, author: "You", age: 0 }));
+    fill(
+      frame,
+      h(
+        "div",
+        { class: "row" },
+        chooser(
+          "Sort",
+          "review-sort",
+          sort,
+          [
+            ["new", "Newest"],
+            ["high", "Highest"],
+            ["low", "Lowest"],
+          ],
+          (value) => {
+            sort = value;
+            draw();
+          },
+        ),
+        h("button", { class: "end", id: "write", onclick: () => reviewDialog(place, draw) }, "Write a review"),
+      ),
+      [...own, ...reviewsOf(place)]
+        .sort(orders[sort])
+        .map((review) =>
+          h(
+            "article",
+            { class: "review" },
+            h("div", { class: "row" }, h("b", {}, review.author), h("span", { class: "soft end" }, review.age ? `${review.age} days ago` : "today")),
+            stars(review.rating, 13),
+            h("p", {}, review.text),
+          ),
+        ),
+    );
   };
   draw();
   return frame;
@@ -112,54 +341,144 @@ function reviewList(place) {
 
 function reviewDialog(place, done) {
   let rating = 0;
-  const marks = h("div", { class: "marks", role: "radiogroup", "aria-label": "Stars" }), error = h("small", { class: "error", role: "alert" });
-  const drawMarks = () => fill(marks, [1, 2, 3, 4, 5].map((one) => h("button", { type: "button", role: "radio", "aria-checked": String(one === rating), "aria-label": `${one} ${one === 1 ? "star" : "stars"}`, class: one <= rating ? "on" : "", onclick: () => { rating = one; drawMarks(); } }, "★")));
+  const marks = h("div", { class: "marks", role: "radiogroup", "aria-label": "Stars" }),
+    error = h("small", { class: "error", role: "alert" });
+  const drawMarks = () =>
+    fill(
+      marks,
+      [1, 2, 3, 4, 5].map((one) =>
+        h(
+          "button",
+          {
+            type: "button",
+            role: "radio",
+            "aria-checked": String(one === rating),
+            "aria-label": `${one} ${one === 1 ? "star" : "stars"}`,
+            class: one <= rating ? "on" : "",
+            onclick: () => {
+              rating = one;
+              drawMarks();
+            },
+          },
+          "★",
+        ),
+      ),
+    );
   drawMarks();
-  const form = h("form", { onsubmit: (event) => event.preventDefault() }, marks, error, field({ label: "Your review", name: "text", type: "textarea" }), field({ label: "When were you there?", name: "when", options: ["In the morning", "At noon", "In the evening", "At the weekend"] }));
-  modal({ title: `Review ${place.name}`, body: form, actions: [{ text: "Cancel", act() {} }, { text: "Post review", primary: true, act: () => {
-    const values = validate(form, { text: (value) => (value.length >= 10 ? "" : "Write at least ten letters") });
-    error.textContent = rating ? "" : "Give one to five stars";
-    if (!values || !rating) return false;
-    change((now) => { now.reviews.unshift({ id: place.id, rating, text: values.text, when: values.when }); });
-    toast("Thank you for your review.");
-    done();
-  } }] });
+  const form = h(
+    "form",
+    { onsubmit: (event) => event.preventDefault() },
+    marks,
+    error,
+    field({ label: "Your review", name: "text", type: "textarea" }),
+    field({ label: "When were you there?", name: "when", options: ["In the morning", "At noon", "In the evening", "At the weekend"] }),
+  );
+  modal({
+    title: `Review ${place.name}`,
+    body: form,
+    actions: [
+      { text: "Cancel", act() {} },
+      {
+        text: "Post review",
+        primary: true,
+        act: () => {
+          const values = validate(form, { text: (value) => (value.length >= 10 ? "" : "Write at least ten letters") });
+          error.textContent = rating ? "" : "Give one to five stars";
+          if (!values || !rating) return false;
+          change((now) => {
+            now.reviews.unshift({ id: place.id, rating, text: values.text, when: values.when });
+          });
+          toast("Thank you for your review.");
+          done();
+        },
+      },
+    ],
+  });
 }
 
 function suggestDialog(place) {
-  const form = h("form", { onsubmit: (event) => event.preventDefault() }, field({ label: "What is wrong?", name: "what", options: ["Phone number", "Opening hours", "Address", "It has closed for good"] }), field({ label: "What is right?", name: "right" }));
-  modal({ title: "Suggest an edit", body: form, actions: [{ text: "Cancel", act() {} }, { text: "Send", primary: true, act: () => {
-    const values = validate(form, { right: rules.filled("what is right") });
-    if (!values) return false;
-    change((now) => { now.edits.push({ id: place.id, what: values.what, right: values.right }); });
-    toast("Thank you, we will look at it.");
-  } }] });
+  const form = h(
+    "form",
+    { onsubmit: (event) => event.preventDefault() },
+    field({ label: "What is wrong?", name: "what", options: ["Phone number", "Opening hours", "Address", "It has closed for good"] }),
+    field({ label: "What is right?", name: "right" }),
+  );
+  modal({
+    title: "Suggest an edit",
+    body: form,
+    actions: [
+      { text: "Cancel", act() {} },
+      {
+        text: "Send",
+        primary: true,
+        act: () => {
+          const values = validate(form, { right: rules.filled("what is right") });
+          if (!values) return false;
+          change((now) => {
+            now.edits.push({ id: place.id, what: values.what, right: values.right });
+          });
+          toast("Thank you, we will look at it.");
+        },
+      },
+    ],
+  });
 }
 
 function saveDialog(place, done) {
-  const boxes = h("div", {}), input = h("input", { type: "text", name: "list", placeholder: "Name of a new list", "aria-label": "Name of a new list" });
-  const toggle = (name) => { change((now) => { const list = now.lists.find((one) => one.name === name); list.places = list.places.includes(place.id) ? list.places.filter((id) => id !== place.id) : [...list.places, place.id]; }); drawBoxes(); done(); };
-  const drawBoxes = () => fill(boxes, state().lists.map(({ name, places }) => h("label", { class: "check" }, h("input", { type: "checkbox", checked: places.includes(place.id), onchange: () => toggle(name) }), name)));
-  drawBoxes();
-  const form = h("form", { class: "row", onsubmit: (event) => {
-    event.preventDefault();
-    const name = tidy(input.value);
-    if (!name || state().lists.some((list) => list.name === name)) return;
-    change((now) => { now.lists.push({ name, note: "", places: [place.id] }); });
-    input.value = "";
+  const boxes = h("div", {}),
+    input = h("input", { type: "text", name: "list", placeholder: "Name of a new list", "aria-label": "Name of a new list" });
+  const toggle = (name) => {
+    change((now) => {
+      const list = now.lists.find((one) => one.name === name);
+      list.places = list.places.includes(place.id) ? list.places.filter((id) => id !== place.id) : [...list.places, place.id];
+    });
     drawBoxes();
     done();
-  } }, input, h("button", { id: "create" }, "Create"));
+  };
+  const drawBoxes = () =>
+    fill(
+      boxes,
+      state().lists.map(({ name, places }) =>
+        h("label", { class: "check" }, h("input", { type: "checkbox", checked: places.includes(place.id), onchange: () => toggle(name) }), name),
+      ),
+    );
+  drawBoxes();
+  const form = h(
+    "form",
+    {
+      class: "row",
+      onsubmit: (event) => {
+        event.preventDefault();
+        const name = tidy(input.value);
+        if (!name || state().lists.some((list) => list.name === name)) return;
+        change((now) => {
+          now.lists.push({ name, note: "", places: [place.id] });
+        });
+        input.value = "";
+        drawBoxes();
+        done();
+      },
+    },
+    input,
+    h("button", { id: "create" }, "Create"),
+  );
   modal({ title: `Save ${place.name}`, body: h("div", {}, boxes, form), actions: [{ text: "Done", primary: true, act() {} }] });
 }
 
 // ---- directions and lists ----
 
 function directionsPage(world, main) {
-  const asked = query(), stops = [asked.from, asked.via, asked.to].map((id) => world.byId.get(id)), chosen = mode(asked.mode);
+  const asked = query(),
+    stops = [asked.from, asked.via, asked.to].map((id) => world.byId.get(id)),
+    chosen = mode(asked.mode);
   let third = Boolean(asked.via);
-  const error = h("p", { class: "error", role: "alert" }), holder = h("div", {});
-  const fields = [placeField(world, "from", stops[0]?.name ?? "", "From"), placeField(world, "via", stops[1]?.name ?? "", "By way of"), placeField(world, "to", stops[2]?.name ?? "", "To")];
+  const error = h("p", { class: "error", role: "alert" }),
+    holder = h("div", {});
+  const fields = [
+    placeField(world, "from", stops[0]?.name ?? "", "From"),
+    placeField(world, "via", stops[1]?.name ?? "", "By way of"),
+    placeField(world, "to", stops[2]?.name ?? "", "To"),
+  ];
   const drawFields = () => fill(holder, fields[0].frame, third ? fields[1].frame : null, fields[2].frame);
   drawFields();
   const open = (way) => location.assign(href("/directions/", { mode: asked.mode, from: asked.from, via: asked.via, to: asked.to, ...way }));
@@ -169,27 +488,156 @@ function directionsPage(world, main) {
     error.textContent = !places[0] ? "Choose where you start" : third && !places[1] ? "Choose the stop on the way" : !places[2] ? "Choose where you go" : "";
     if (!error.textContent) open({ from: places[0].id, via: places[1]?.id, to: places[2].id });
   };
-  add(main, h("h1", {}, "Directions"), h("div", { class: "modes", role: "group", "aria-label": "How" }, MODES.map(({ id, name }) => h("button", { type: "button", "data-mode": id, "aria-pressed": String(id === chosen.id), onclick: () => open({ mode: id }) }, icon({ walk: "walk", cycle: "route", drive: "car" }[id], 18), name))),
-    h("form", { class: "ends", onsubmit: submit }, holder, h("div", { class: "row" }, third ? null : h("button", { type: "button", class: "plain link", id: "add-stop", onclick: () => { third = true; drawFields(); } }, "Add a stop"), h("button", { class: "primary end", id: "route" }, "Show the way")), error));
-  const ready = stops[0] && stops[2] && (!asked.via || stops[1]), points = ready ? stops.filter(Boolean) : [];
+  add(
+    main,
+    h("h1", {}, "Directions"),
+    h(
+      "div",
+      { class: "modes", role: "group", "aria-label": "How" },
+      MODES.map(({ id, name }) =>
+        h(
+          "button",
+          { type: "button", "data-mode": id, "aria-pressed": String(id === chosen.id), onclick: () => open({ mode: id }) },
+          icon({ walk: "walk", cycle: "route", drive: "car" }[id], 18),
+          name,
+        ),
+      ),
+    ),
+    h(
+      "form",
+      { class: "ends", onsubmit: submit },
+      holder,
+      h(
+        "div",
+        { class: "row" },
+        third
+          ? null
+          : h(
+              "button",
+              {
+                type: "button",
+                class: "plain link",
+                id: "add-stop",
+                onclick: () => {
+                  third = true;
+                  drawFields();
+                },
+              },
+              "Add a stop",
+            ),
+        h("button", { class: "primary end", id: "route" }, "Show the way"),
+      ),
+      error,
+    ),
+  );
+  const ready = stops[0] && stops[2] && (!asked.via || stops[1]),
+    points = ready ? stops.filter(Boolean) : [];
   const ways = points.slice(1).map((to, at) => ({ to, from: points[at], ...way(world, points[at], to) }));
-  const total = ways.reduce((sum, { metres }) => sum + metres, 0), time = ways.reduce((sum, { metres }) => sum + minutes(metres, chosen.id), 0);
-  const line = (leg, at) => h("li", {}, h("span", {}, at ? `Turn ${leg.turn} onto ` : `Head ${leg.heading} on `, h("b", {}, leg.street)), h("small", { class: "soft" }, metresTold(leg.metres)));
-  if (ready) add(main, h("section", { class: "summary" }, h("b", { id: "time" }, `${time} min`), h("span", { id: "length" }, `${grouped(total)} m`), h("span", { class: "soft" }, chosen.name)), ways.map(({ from, to, legs }) => h("section", { class: "steps" }, h("h3", {}, `${from.name} to ${to.name}`), h("ol", {}, legs.map(line)))));
-  const middle = points.length ? { x: points.reduce((sum, { x }) => sum + x, 0) / points.length, y: points.reduce((sum, { y }) => sum + y, 0) / points.length, zoom: 2 } : null;
-  mapView(world, { pins: points.map((place, at) => ({ ...place, sign: "ABC"[at] })), route: ways.length ? ways.flatMap(({ points: list }) => list) : null, look: middle, onpick: show(world) });
+  const total = ways.reduce((sum, { metres }) => sum + metres, 0),
+    time = ways.reduce((sum, { metres }) => sum + minutes(metres, chosen.id), 0);
+  const line = (leg, at) =>
+    h(
+      "li",
+      {},
+      h("span", {}, at ? `Turn ${leg.turn} onto ` : `Head ${leg.heading} on `, h("b", {}, leg.street)),
+      h("small", { class: "soft" }, metresTold(leg.metres)),
+    );
+  if (ready)
+    add(
+      main,
+      h(
+        "section",
+        { class: "summary" },
+        h("b", { id: "time" }, `${time} min`),
+        h("span", { id: "length" }, `${grouped(total)} m`),
+        h("span", { class: "soft" }, chosen.name),
+      ),
+      ways.map(({ from, to, legs }) => h("section", { class: "steps" }, h("h3", {}, `${from.name} to ${to.name}`), h("ol", {}, legs.map(line)))),
+    );
+  const middle = points.length
+    ? { x: points.reduce((sum, { x }) => sum + x, 0) / points.length, y: points.reduce((sum, { y }) => sum + y, 0) / points.length, zoom: 2 }
+    : null;
+  mapView(world, {
+    pins: points.map((place, at) => ({ ...place, sign: "ABC"[at] })),
+    route: ways.length ? ways.flatMap(({ points: list }) => list) : null,
+    look: middle,
+    onpick: show(world),
+  });
   return "Directions";
 }
 
 function savedPage(world, main) {
-  mapView(world, { pins: state().lists.flatMap(({ places }) => places.map((id) => world.byId.get(id))), look: { x: 1200, y: 900, zoom: 1 }, onpick: show(world) });
-  const draw = () => fill(main, h("h1", {}, "Saved"), state().lists.map((list) => h("section", { class: "list", "data-list": list.name }, h("div", { class: "row" }, h("h2", {}, list.name), h("span", { class: "soft" }, count(list.places.length, "place")), h("button", { class: "plain link end note-button", onclick: () => noteDialog(list, draw) }, list.note ? "Edit note" : "Add note")), list.note ? h("p", { class: "note" }, list.note) : null,
-    list.places.map((id) => { const place = world.byId.get(id); return h("article", { class: "result", "data-id": id }, dot(place), h("div", {}, h("h3", {}, h("a", { href: placeLink(place) }, place.name)), h("p", { class: "soft" }, `${place.kind} · ${place.address}`)), h("button", { class: "plain end", "aria-label": `Remove ${place.name}`, onclick: () => { change((now) => { const own = now.lists.find(({ name }) => name === list.name); own.places = own.places.filter((one) => one !== id); }); draw(); } }, icon("trash", 18))); }))));
+  mapView(world, {
+    pins: state().lists.flatMap(({ places }) => places.map((id) => world.byId.get(id))),
+    look: { x: 1200, y: 900, zoom: 1 },
+    onpick: show(world),
+  });
+  const draw = () =>
+    fill(
+      main,
+      h("h1", {}, "Saved"),
+      state().lists.map((list) =>
+        h(
+          "section",
+          { class: "list", "data-list": list.name },
+          h(
+            "div",
+            { class: "row" },
+            h("h2", {}, list.name),
+            h("span", { class: "soft" }, count(list.places.length, "place")),
+            h("button", { class: "plain link end note-button", onclick: () => noteDialog(list, draw) }, list.note ? "Edit note" : "Add note"),
+          ),
+          list.note ? h("p", { class: "note" }, list.note) : null,
+          list.places.map((id) => {
+            const place = world.byId.get(id);
+            return h(
+              "article",
+              { class: "result", "data-id": id },
+              dot(place),
+              h("div", {}, h("h3", {}, h("a", { href: placeLink(place) }, place.name)), h("p", { class: "soft" }, `${place.kind} · ${place.address}`)),
+              h(
+                "button",
+                {
+                  class: "plain end",
+                  "aria-label": `Remove ${place.name}`,
+                  onclick: () => {
+                    change((now) => {
+                      const own = now.lists.find(({ name }) => name === list.name);
+                      own.places = own.places.filter((one) => one !== id);
+                    });
+                    draw();
+                  },
+                },
+                icon("trash", 18),
+              ),
+            );
+          }),
+        ),
+      ),
+    );
   draw();
   return "Saved";
 }
 
 function noteDialog(list, done) {
   const form = h("form", { onsubmit: (event) => event.preventDefault() }, field({ label: `Note on ${list.name}`, name: "note", value: list.note }));
-  modal({ title: "Note", body: form, actions: [{ text: "Cancel", act() {} }, { text: "Save note", primary: true, act: () => { const values = validate(form, { note: rules.filled("a note") }); if (!values) return false; change((now) => { now.lists.find(({ name }) => name === list.name).note = values.note; }); done(); } }] });
+  modal({
+    title: "Note",
+    body: form,
+    actions: [
+      { text: "Cancel", act() {} },
+      {
+        text: "Save note",
+        primary: true,
+        act: () => {
+          const values = validate(form, { note: rules.filled("a note") });
+          if (!values) return false;
+          change((now) => {
+            now.lists.find(({ name }) => name === list.name).note = values.note;
+          });
+          done();
+        },
+      },
+    ],
+  });
 }
