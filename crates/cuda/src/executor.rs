@@ -102,7 +102,7 @@ pub trait Executor: Send {
 /// What a graph is recorded from.
 pub type Work<'a> = &'a mut dyn FnMut(&mut dyn Executor) -> Result<(), ExecutorError>;
 
-/// `output = input W^T + bias`, sums in float32; W `[outputs, inputs]` as checkpoints store it.
+/// `output = input W^T + bias`, or that added to what is there; sums in float32; W `[outputs, inputs]` as checkpoints store it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Product {
     /// Of W.
@@ -136,6 +136,8 @@ pub struct Shape {
     pub results: Number,
     /// Whether a bias is added.
     pub biased: bool,
+    /// Whether the product is added to what the outputs hold.
+    pub adds: bool,
 }
 
 /// A type of stored numbers.
@@ -199,6 +201,7 @@ impl<T: Stored> Matrix<T> {
                 values: Number::of::<T>(),
                 results: Number::of::<O>(),
                 biased: false,
+                adds: false,
             },
         }
     }
@@ -210,6 +213,12 @@ impl Product {
         assert_eq!(bias.len(), self.shape.outputs, "a bias for each output");
         assert_eq!(Number::of::<T>(), self.shape.results, "a bias as the outputs are stored");
         (self.bias, self.shape.biased) = (bias.address(), true);
+        self
+    }
+
+    /// The same added to what the outputs hold.
+    pub fn onto_outputs(mut self) -> Self {
+        self.shape.adds = true;
         self
     }
 }

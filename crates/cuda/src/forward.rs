@@ -6,7 +6,7 @@
 //! Nothing here looks at a value: which kernels run, on how many rows, follows from the form of the batch, so a batch of the same form is the same
 //! launches with the same parameters, and can be recorded once.
 
-use furrow_model::config::TextConfig;
+use furrow_model::config::{MoeConfig, TextConfig};
 
 use crate::batch::{Form, Lists};
 use crate::executor::{Executor, ExecutorError, Lane, Matrix};
@@ -16,12 +16,13 @@ use crate::ops::attention::{Attention, Parts};
 use crate::ops::conv::CausalConv;
 use crate::ops::embed::Embed;
 use crate::ops::mlp::squared_relu;
+use crate::ops::moe::{Experts, Grouping, Route, tiles_max};
 use crate::ops::norm::{GatedNorm, ResidualRmsNorm};
 use crate::ops::ssm::Recurrence;
 use crate::state::States;
 use crate::types::Types;
-use crate::weights::{AttentionWeights, Mixer, MlpWeights, SsmWeights, TextWeights};
-use crate::work::{Limits, Widths, Work};
+use crate::weights::{AttentionWeights, Mixer, MlpWeights, MoeWeights, SsmWeights, TextWeights};
+use crate::work::{ExpertWork, Limits, Widths, Work};
 
 /// Values that `squared_relu` takes at a time.
 const PACK: usize = 8;
@@ -37,6 +38,8 @@ pub(crate) trait Fast: Types + Sized {
     fn decode(attention: &Attention<'_, Self::Value>, parts: &Parts) -> Option<[Launch; 2]>;
     /// Attention of many new tokens.
     fn prefill(attention: &Attention<'_, Self::Value>, tiles: View<crate::launch::Tile>) -> Option<Launch>;
+    /// The experts' MLPs.
+    fn experts(experts: &Experts<'_, Self::Value>) -> [Launch; 3];
     /// Attention inside the tiles of images.
     fn image(
         config: &furrow_model::config::VisionConfig,
@@ -78,6 +81,7 @@ impl<P: Fast> Pass<'_, P> {
                     attention += 1;
                 }
                 Mixer::Mlp(weights) => self.mlp(executor, weights)?,
+                Mixer::Moe(weights) => self.moe(executor, weights)?,
             }
         }
         self.head(executor)
@@ -207,11 +211,98 @@ impl<P: Fast> Pass<'_, P> {
     }
 
     fn mlp(&self, executor: &mut dyn Executor, weights: &MlpWeights<P::Value>) -> Done {
-        let (wide, stride) = (self.work.wide, weights.up.outputs);
-        let values = wide.first((self.form.rows * stride).next_multiple_of(PACK));
-        self.product(executor, &weights.up, self.work.normed, Rows { values, stride })?;
+        let wide = self.squared(executor, &weights.up)?;
+        self.add(executor, &weights.down, wide)
+    }
+
+    /// `max(W u, 0)^2` of the normed rows.
+    fn squared(
+        &self,
+        executor: &mut dyn Executor,
+        up: &Matrix<P::Value>,
+    ) -> Result<View<P::Value>, ExecutorError> {
+        let values = self.work.wide.first((self.form.rows * up.outputs).next_multiple_of(PACK));
+        self.product(executor, up, self.work.normed, Rows { values, stride: up.outputs })?;
         launch(executor, &squared_relu(values))?;
-        self.add(executor, &weights.down, values)
+        Ok(values)
+    }
+
+    /// Routing, the chosen experts, and the shared one on top.
+    fn moe(&self, executor: &mut dyn Executor, weights: &MoeWeights<P::Value>) -> Done {
+        let (config, work) = self
+            .text
+            .moe
+            .as_ref()
+            .zip(self.work.experts.as_ref())
+            .expect("a model with expert layers says how many experts there are, and has room for them");
+        let (rows, hidden) = (self.form.rows, self.text.hidden);
+        let grouping = self.route(executor, config, work, weights)?;
+        let [latent, summed] = work.latent;
+        let width = config.latent.unwrap_or(hidden);
+        let delta = self.all(self.work.delta, hidden);
+        let input = match &weights.latent {
+            Some([down, _]) => {
+                let input = Rows { values: latent.first(rows * width), stride: width };
+                self.product(executor, down, self.work.normed, input)?;
+                input
+            }
+            None => Rows { values: self.all(self.work.normed, hidden), stride: hidden },
+        };
+        let experts = Experts {
+            grouping: &grouping,
+            input,
+            width,
+            inner: config.intermediate,
+            up: weights.up,
+            down: weights.down,
+            weights: work.weights.first(grouping.chosen.len()),
+            wide: work.wide,
+            answered: work.answered,
+            out: if weights.latent.is_some() { summed.first(rows * width) } else { delta },
+        };
+        P::experts(&experts).iter().try_for_each(|each| launch(executor, each))?;
+        if let Some([_, up]) = &weights.latent {
+            self.add(executor, up, experts.out)?;
+        }
+        let Some(MlpWeights { up, down }) = &weights.shared else { return Ok(()) };
+        let wide = self.squared(executor, up)?;
+        let (input, output) =
+            (Rows { values: wide, stride: down.inputs }, Rows { values: delta, stride: hidden });
+        executor.multiply(Lane::Batch, &down.product(rows, input, output).onto_outputs())
+    }
+
+    /// Who goes where, in the order of experts.
+    fn route(
+        &self,
+        executor: &mut dyn Executor,
+        config: &MoeConfig,
+        work: &ExpertWork<P>,
+        weights: &MoeWeights<P::Value>,
+    ) -> Result<Grouping, ExecutorError> {
+        let (rows, experts, k) = (self.form.rows, config.experts, config.experts_per_token);
+        let pairs = rows * k;
+        let input = Rows { values: self.work.normed, stride: self.text.hidden };
+        let logits = Rows { values: work.logits.first(rows * experts), stride: experts };
+        executor.multiply(Lane::Batch, &weights.gate.product(rows, input, logits))?;
+        let route = Route {
+            config,
+            logits: logits.values,
+            correction: weights.correction,
+            chosen: work.chosen.first(pairs),
+            weights: work.weights.first(pairs),
+        };
+        launch(executor, &route.launch())?;
+        let grouping = Grouping {
+            experts,
+            k,
+            chosen: route.chosen,
+            order: work.order.first(pairs),
+            place: work.place.first(pairs),
+            offsets: work.offsets,
+            tiles: work.tiles.first(tiles_max(experts, pairs)),
+        };
+        grouping.launches().iter().try_for_each(|each| launch(executor, each))?;
+        Ok(grouping)
     }
 
     /// The last norm and the output head, for the wanted rows only.
@@ -270,7 +361,7 @@ mod fast {
     use furrow_model::config::VisionConfig;
     use half::bf16;
 
-    use super::{Attention, Fast, Launch, Parts, Recurrence, View};
+    use super::{Attention, Experts, Fast, Launch, Parts, Recurrence, View};
     use crate::launch::Tile;
     use crate::ops::vision;
     use crate::types::{Bfloat16, Float32, NarrowState, WideResidual};
@@ -284,6 +375,9 @@ mod fast {
         }
         fn prefill(_: &Attention<'_, f32>, _: View<Tile>) -> Option<Launch> {
             None
+        }
+        fn experts(experts: &Experts<'_, f32>) -> [Launch; 3] {
+            experts.launches()
         }
         fn image(_: &VisionConfig, _: usize, _: View<f32>, _: View<f32>) -> Option<Launch> {
             None
@@ -301,6 +395,9 @@ mod fast {
                 }
                 fn prefill(attention: &Attention<'_, bf16>, tiles: View<Tile>) -> Option<Launch> {
                     attention.prefill(tiles)
+                }
+                fn experts(experts: &Experts<'_, bf16>) -> [Launch; 3] {
+                    experts.launches_by_tiles().unwrap_or_else(|| experts.launches())
                 }
                 fn image(config: &VisionConfig, tokens: usize, qkv: View<bf16>, out: View<bf16>) -> Option<Launch> {
                     vision::attend(config, tokens, qkv, out)

@@ -2,7 +2,7 @@
 
 use furrow_model::config::{Config, LayerKind, TextConfig, VisionConfig};
 
-use crate::ops::{PACK, conv};
+use crate::ops::{PACK, conv, moe};
 
 /// Largest head size of attention's plain form.
 const HEAD_MAX: usize = 256;
@@ -30,12 +30,15 @@ fn text(text: &TextConfig) -> Vec<String> {
         }
     };
     let ssm = &text.ssm;
-    unless(!has(LayerKind::Moe), "it has expert layers, and there are no kernels for those yet".to_owned());
+    if let Some(moe) = &text.moe {
+        let (experts, most) = (moe.experts, moe::EXPERTS_MAX);
+        unless(experts <= most, format!("its expert layers have {experts} experts, over {most}"));
+    }
     unless(in_packs(text.hidden), format!("its width {} is no multiple of {PACK}", text.hidden));
     if has(LayerKind::Ssm) {
         let (kernel, width, group) = (ssm.conv_kernel, ssm.conv_width(), ssm.inner() / ssm.groups);
         unless(kernel == conv::KERNEL, format!("its convolution has {kernel} taps, not {}", conv::KERNEL));
-        unless(in_packs(width), format!("its convolution's width {width} is no multiple of {PACK}"));
+        unless(width.is_multiple_of(4), format!("its convolution's width {width} is no multiple of 4"));
         unless(
             ssm.inner().is_multiple_of(ssm.groups) && group.is_multiple_of(4),
             format!("a group of its gated norm has {group} channels, which is no multiple of 4"),

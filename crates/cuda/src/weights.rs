@@ -7,7 +7,7 @@
 mod load;
 
 use furrow_model::checkpoint::{Checkpoint, CheckpointError};
-use furrow_model::config::{Config, LayerKind, TextConfig, VisionConfig};
+use furrow_model::config::{Config, LayerKind, MoeConfig, TextConfig, VisionConfig};
 
 pub use self::load::LoadError;
 pub(crate) use self::load::{bring, bring_noise, check};
@@ -47,12 +47,13 @@ pub(crate) struct Layer<T> {
     pub mixer: Mixer<T>,
 }
 
-/// The mixers there are kernels for.
+/// The four mixers.
 #[derive(Debug)]
 pub(crate) enum Mixer<T> {
     Ssm(SsmWeights<T>),
     Attention(AttentionWeights<T>),
     Mlp(MlpWeights<T>),
+    Moe(MoeWeights<T>),
 }
 
 /// Mamba-2.
@@ -82,6 +83,23 @@ pub(crate) struct AttentionWeights<T> {
 pub(crate) struct MlpWeights<T> {
     pub up: Matrix<T>,
     pub down: Matrix<T>,
+}
+
+/// Mixture of experts.
+#[derive(Debug)]
+pub(crate) struct MoeWeights<T> {
+    /// Router, `[experts, H]`.
+    pub gate: Matrix<T>,
+    /// Added to scores where they choose, `[experts]`.
+    pub correction: View<f32>,
+    /// `[experts, inner, width]`; the width is H or the latent one.
+    pub up: View<T>,
+    /// `[experts, width, inner]`.
+    pub down: View<T>,
+    /// The shared expert.
+    pub shared: Option<MlpWeights<T>>,
+    /// Down to and up from the latent width, `[L, H]` and `[H, L]`.
+    pub latent: Option<[Matrix<T>; 2]>,
 }
 
 /// The vision encoder.
@@ -234,11 +252,12 @@ impl Walk<'_> {
         let mixer = match kind {
             LayerKind::Ssm => Mixer::Ssm(self.ssm(text)),
             LayerKind::Attention => Mixer::Attention(self.attention(text)),
-            LayerKind::Mlp => Mixer::Mlp(MlpWeights {
-                up: self.matrix("up_proj.weight", text.intermediate, text.hidden),
-                down: self.matrix("down_proj.weight", text.hidden, text.intermediate),
-            }),
-            LayerKind::Moe => unreachable!("a model with expert layers is refused before it is placed"),
+            LayerKind::Mlp => Mixer::Mlp(self.mlp("", text.hidden, text.intermediate)),
+            LayerKind::Moe => {
+                let moe = text.moe.as_ref();
+                let moe = moe.expect("a checked configuration with expert layers has their sizes");
+                Mixer::Moe(self.moe(text.hidden, moe))
+            }
         };
         Layer { norm, mixer }
     }
@@ -266,6 +285,41 @@ impl Walk<'_> {
         AttentionWeights {
             qkv: Matrix { values, outputs: qkv, inputs: text.hidden },
             out: self.matrix("o_proj.weight", text.hidden, q),
+        }
+    }
+
+    fn mlp<T: Value>(&mut self, name: &str, outer: usize, inner: usize) -> MlpWeights<T> {
+        MlpWeights {
+            up: self.matrix(&format!("{name}up_proj.weight"), inner, outer),
+            down: self.matrix(&format!("{name}down_proj.weight"), outer, inner),
+        }
+    }
+
+    fn moe<T: Value>(&mut self, hidden: usize, moe: &MoeConfig) -> MoeWeights<T> {
+        let (width, inner, shared) =
+            (moe.latent.unwrap_or(hidden), moe.intermediate, moe.shared_intermediate);
+        let gate = self.matrix("gate.weight", moe.experts, hidden);
+        let correction =
+            self.put(&["gate.e_score_correction_bias"], moe.experts, Form::Float32, Noise(0.0, 0.1));
+        let mut of_all = |part: &str, inputs: usize| {
+            let names: Vec<String> =
+                (0..moe.experts).map(|expert| format!("experts.{expert}.{part}_proj.weight")).collect();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            self.put(&names, moe.experts * width * inner, Form::Stored, Noise::matrix(inputs))
+        };
+        let (up, down) = (of_all("up", width), of_all("down", inner));
+        MoeWeights {
+            gate,
+            correction,
+            up,
+            down,
+            shared: (shared > 0).then(|| self.mlp("shared_experts.", hidden, shared)),
+            latent: moe.latent.map(|latent| {
+                [
+                    self.matrix("fc1_latent_proj.weight", latent, hidden),
+                    self.matrix("fc2_latent_proj.weight", hidden, latent),
+                ]
+            }),
         }
     }
 

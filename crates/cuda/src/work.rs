@@ -1,13 +1,14 @@
 //! What a batch is computed in, and how large a batch can be.
 
 use furrow_model::backend::Room;
-use furrow_model::config::{LayerKind, TextConfig};
+use furrow_model::config::{LayerKind, MoeConfig, TextConfig};
 use furrow_model::sample::KEPT_MAX;
 
 use crate::arena::Placer;
-use crate::launch::View;
+use crate::launch::{Tile, View};
 use crate::ops::attention::{self, SPLIT_PAGES};
 use crate::ops::conv;
+use crate::ops::moe;
 use crate::ops::sample::{self, Pick, Picked};
 use crate::state::pages_of;
 use crate::types::Types;
@@ -15,6 +16,7 @@ use crate::types::Types;
 /// Part of a plan.
 const ROWS: &str = "rows of a batch";
 const SAMPLING: &str = "logits and sampling";
+const EXPERTS: &str = "rows at experts";
 const INPUTS: &str = "descriptions of a batch";
 /// Most parts that attention splits the longest context into: 64 of 512 positions are 32,768; above that the parts grow.
 const SPLITS_MAX: usize = 64;
@@ -87,8 +89,31 @@ pub(crate) struct Work<P: Types> {
     pub parts: [View<f32>; 2],
     /// Descriptions of the batch: spans, tiles, sources, tables.
     pub inputs: View<u32>,
+    /// What expert layers need.
+    pub experts: Option<ExpertWork<P>>,
     /// What drawing needs.
     pub draws: Draws,
+}
+
+/// What expert layers need. A pair is a row and one expert that it chose.
+#[derive(Debug)]
+pub(crate) struct ExpertWork<P: Types> {
+    /// The router's product, `[rows, experts]`.
+    pub logits: View<f32>,
+    /// What it chose, and how much each counts, a value a pair.
+    pub chosen: View<u32>,
+    pub weights: View<f32>,
+    /// Pairs by expert: their order, their places, where each expert begins, tiles of them.
+    pub order: View<u32>,
+    pub place: View<u32>,
+    pub offsets: View<u32>,
+    pub tiles: View<Tile>,
+    /// Between the products, `[pairs, inner]`.
+    pub wide: View<P::Value>,
+    /// What experts made of their rows, `[pairs, width]`.
+    pub answered: View<f32>,
+    /// Rows in the latent width on their way in and out.
+    pub latent: [View<P::Value>; 2],
 }
 
 /// What drawing needs: for each pick its question, its work and its answer.
@@ -124,6 +149,7 @@ impl Widths {
         only(LayerKind::Ssm, self.projected)
             .max(only(LayerKind::Attention, self.qkv))
             .max(only(LayerKind::Mlp, text.intermediate))
+            .max(text.moe.map_or(0, |moe| moe.shared_intermediate))
     }
 }
 
@@ -148,7 +174,27 @@ impl<P: Types> Work<P> {
                 placer.take(ROWS, 2 * splits),
             ],
             inputs: placer.take(INPUTS, words(limits)),
+            experts: text.moe.as_ref().map(|moe| ExpertWork::place(moe, text.hidden, rows, placer)),
             draws: Draws::place(text.vocabulary, limits.draws, placer),
+        }
+    }
+}
+
+impl<P: Types> ExpertWork<P> {
+    fn place(moe: &MoeConfig, hidden: usize, rows: usize, placer: &mut Placer) -> Self {
+        let pairs = rows.saturating_mul(moe.experts_per_token);
+        let latent = rows.saturating_mul(moe.latent.unwrap_or(0));
+        Self {
+            logits: placer.take(EXPERTS, rows.saturating_mul(moe.experts)),
+            chosen: placer.take(EXPERTS, pairs),
+            weights: placer.take(EXPERTS, pairs),
+            order: placer.take(EXPERTS, pairs),
+            place: placer.take(EXPERTS, pairs),
+            offsets: placer.take(EXPERTS, moe.experts + 1),
+            tiles: placer.take(EXPERTS, moe::tiles_max(moe.experts, pairs)),
+            wide: placer.take(EXPERTS, pairs.saturating_mul(moe.intermediate)),
+            answered: placer.take(EXPERTS, pairs.saturating_mul(moe.latent.unwrap_or(hidden))),
+            latent: [placer.take(EXPERTS, latent), placer.take(EXPERTS, latent)],
         }
     }
 }

@@ -108,7 +108,7 @@ impl Products {
         if product.shape.biased {
             found.set_bias(product.bias)?;
         }
-        let (one, zero) = (1.0_f32, 0.0_f32);
+        let (one, old) = (1.0_f32, if product.shape.adds { 1.0_f32 } else { 0.0 });
         let [weight, input, output] = found.layouts;
         // SAFETY: descriptions live in `found`; addresses are the executor's memory, as large as the shape says; factors are read before the call returns.
         unsafe {
@@ -116,7 +116,7 @@ impl Products {
                 self.handle,
                 found.product,
                 (&raw const one).cast(),
-                (&raw const zero).cast(),
+                (&raw const old).cast(),
                 product.weight as *const _,
                 weight,
                 product.input as *const _,
@@ -155,7 +155,8 @@ impl Key {
 impl Found {
     /// Describes the product and takes the algorithm that cuBLASLt thinks fastest.
     fn search(handle: sys::cublasLtHandle_t, key: &Key) -> Result<Self, CublasError> {
-        let Shape { rows, inputs, outputs, input_stride, output_stride, values, results, biased } = key.shape;
+        let Shape { rows, inputs, outputs, input_stride, output_stride, values, results, biased, .. } =
+            key.shape;
         let layout = |number, height: usize, width: usize, stride: usize| {
             result::create_matrix_layout(data_type(number), height as u64, width as u64, stride as i64)
         };

@@ -1,6 +1,6 @@
 //! The causal convolution: `kernels/causal_conv.cu`.
 
-use super::{Rows, Slots, in_packs};
+use super::{Rows, Slots};
 use crate::launch::{Launch, Span, Stored, Tile, View, size};
 
 /// Taps the kernel is made for; every published model has as many.
@@ -33,7 +33,8 @@ impl<T: Stored> CausalConv<T> {
     /// The launch.
     pub fn launch(&self) -> Launch {
         let width = self.bias.len();
-        in_packs(width, "channels");
+        // A thread has 4 channels, and moves them at once.
+        assert!(width > 0 && width.is_multiple_of(4), "channels: {width} is no multiple of 4");
         assert_eq!(self.taps.len(), KERNEL * width, "{KERNEL} taps a channel");
         self.input.hold(width, "inputs");
         self.state.hold((KERNEL - 1) * width, "convolution");

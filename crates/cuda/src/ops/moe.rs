@@ -11,6 +11,8 @@ use crate::launch::{Launch, Stored, Tile, View, shared_bytes, size};
 const ROUTE_ROWS: usize = 4;
 /// Largest sum of shared memory that needs no asking for more.
 const SHARED_MAX: u32 = 48 << 10;
+/// Experts that the router has room for: 4 rows of 512, with as many choices and groups, take 40 KiB of shared memory.
+pub const EXPERTS_MAX: usize = 512;
 /// Pairs of a tile.
 pub const TILE_ROWS: usize = 64;
 /// Columns that a block of the product by tiles has, and how many of the input it takes at a time.

@@ -94,12 +94,17 @@ impl Air {
         for row in 0..shape.rows {
             let at = |base: u64, stride: usize, number: Number| base + (row * stride * number.bytes()) as u64;
             let input = read(at(product.input, shape.input_stride, shape.values), shape.inputs);
+            let to = at(product.output, shape.output_stride, shape.results);
+            let old = match shape.adds {
+                true => self.read(to, shape.outputs, shape.results),
+                false => vec![0.0; shape.outputs],
+            };
             let output: Vec<f32> = weight
                 .chunks_exact(shape.inputs)
-                .zip(&bias)
-                .map(|(weight, bias)| dot(weight, &input) + bias)
+                .zip(bias.iter().zip(&old))
+                .map(|(weight, (bias, old))| dot(weight, &input) + bias + old)
                 .collect();
-            self.write(at(product.output, shape.output_stride, shape.results), &output, shape.results);
+            self.write(to, &output, shape.results);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use furrow_cuda::backend::{Device, Options, Precision, open};
 use furrow_cuda::executor::Executor;
@@ -16,6 +16,7 @@ use furrow_model::kernels::{Compute, Team};
 use furrow_model::weights::Weights;
 use safetensors::SafeTensors;
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::air::{Air, Gauge};
 use crate::made;
@@ -33,8 +34,8 @@ pub struct Case {
     pub weights: Arc<Weights>,
 }
 
-/// Oracle checkpoints in float32: widths that are no powers of two, heads of 10 and 16.
-pub const FLOAT32: [&str; 2] = ["dense", "long_chunk128"];
+/// Oracle checkpoints in float32: widths that are no powers of two, heads of 10 and 16; two with experts.
+pub const FLOAT32: [&str; 4] = ["dense", "long_chunk128", "moe", "moe_latent_groups"];
 
 /// float32 sums in another order.
 const FLOAT32_BOUND: f64 = 1e-5;
@@ -54,6 +55,13 @@ impl Case {
         Self::new("made", made::checkpoint().to_owned(), options, BFLOAT16_BOUND)
     }
 
+    /// One with experts, in bfloat16: each row goes to all of them, so that no rounding sends it elsewhere.
+    pub fn of_experts() -> Self {
+        static MADE: OnceLock<TempDir> = OnceLock::new();
+        let dir = MADE.get_or_init(|| made::written(4, &made::config_of_experts(), |_, _| {})).path();
+        Self::new("experts", dir.to_owned(), Options::default(), BFLOAT16_BOUND)
+    }
+
     fn new(name: &str, dir: PathBuf, options: Options, bound: f64) -> Self {
         let weights = Arc::new(Weights::load(&dir, &Team::new(1), &mut |_, _| {}).unwrap());
         Self { name: name.to_owned(), dir, options, bound, weights }
@@ -62,7 +70,7 @@ impl Case {
     /// Every case in its usual precision.
     pub fn all() -> Vec<Self> {
         let oracle = |name: &&str| Self::oracle(name, Precision::Usual);
-        let mut all: Vec<Self> = FLOAT32.iter().chain(&["vl_names_bf16"]).map(oracle).collect();
+        let mut all: Vec<Self> = FLOAT32[..2].iter().chain(&["vl_names_bf16"]).map(oracle).collect();
         all.push(Self::made(Precision::Usual));
         all
     }

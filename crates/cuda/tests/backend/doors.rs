@@ -9,7 +9,7 @@ use furrow_model::sample::{Pick, Picked};
 use serde_json::json;
 
 use crate::air::Air;
-use crate::case::{BYTES, Case, on_a_gpu, oracle_dir, sequence};
+use crate::case::{BYTES, Case, on_a_gpu, sequence};
 use crate::made;
 
 fn refused(checkpoint: &Checkpoint, room: Room, bytes: u64) -> OpenError {
@@ -24,9 +24,11 @@ const ROOM: Room = Room { slots: 4, pages: 32, rows_max: 64, logits_max: 8, feat
 
 #[test]
 fn models_without_kernels_are_refused_by_name() {
-    let of_experts = Checkpoint::open(&oracle_dir("moe")).unwrap();
-    let text = refused(&of_experts, ROOM, BYTES).to_string();
-    assert!(text.contains("it has expert layers"), "{text}");
+    let mut config = made::config();
+    config["llm_config"]["conv_kernel"] = json!(3);
+    let odd = made::written(1, &config, |_, _| {});
+    let text = refused(&Checkpoint::open(odd.path()).unwrap(), ROOM, BYTES).to_string();
+    assert!(text.contains("its convolution has 3 taps, not 4"), "{text}");
 
     let mut config = made::config();
     config["vision_config"]["num_attention_heads"] = json!(4);

@@ -20,7 +20,7 @@ fn pages(numbers: impl IntoIterator<Item = u32>) -> Vec<Page> {
 
 #[test]
 fn a_batch_holds_decode_and_prefill_of_any_length_side_by_side() {
-    for case in Case::all() {
+    for case in Case::all().into_iter().chain([Case::oracle("moe", Precision::Usual), Case::of_experts()]) {
         let mut pair = Pair::open(&case);
         let mut own: Vec<Sequence> = (0..4).map(sequence).collect();
         let texts: Vec<Vec<u32>> = (0..4).map(|index| case.ids(20 + index, 90)).collect();

@@ -66,6 +66,27 @@ pub fn config() -> Value {
     })
 }
 
+/// The same with expert layers of a latent width and a shared expert, and no tower.
+pub fn config_of_experts() -> Value {
+    let mut text = config()["llm_config"].clone();
+    let experts = json!({
+        "model_type": "nemotron_h",
+        "hybrid_override_pattern": "EM*E",
+        "n_routed_experts": 3,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 64,
+        "moe_shared_expert_intermediate_size": 72,
+        "n_shared_experts": 1,
+        "n_group": 1,
+        "topk_group": 1,
+        "norm_topk_prob": true,
+        "routed_scaling_factor": 1.5,
+        "moe_latent_size": 64
+    });
+    text.as_object_mut().unwrap().extend(experts.as_object().unwrap().clone());
+    text
+}
+
 /// A directory with this configuration and random weights; `edit` may change a tensor's values.
 pub fn written(seed: u64, config: &Value, edit: impl Fn(&str, &mut [f32])) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
