@@ -35,7 +35,7 @@ fn planted_bugs_show() {
 }
 
 fn check(library: &Library) -> Result<(), String> {
-    for (count, groups, group) in [(1, 1, 8), (3, 2, 40), (2, 8, 1280)] {
+    for (count, groups, group) in [(1, 1, 8), (3, 2, 40), (2, 3, 20), (2, 8, 1280)] {
         compare::<f32>(library, count, groups, group)?;
         compare::<bf16>(library, count, groups, group)?;
     }
