@@ -4,12 +4,14 @@ import { add, count, fill, h, icon, slug, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
 import { change, href, onChange, query, site, state } from "/kit/site.js";
 import { autocomplete, chooser, cookieBanner, download, field, radios, sortable, toast } from "/kit/ui.js";
-import { ask, cell } from "/engine.js";
+import { ask, cell, unitOf } from "/engine.js";
 import { DATASETS, NAME, dataset, freshState, makeWorld } from "/world.js";
 
 const PAGES = { "": homePage, ask: askPage, data: dataPage, topics: topicsPage, notebook: notebookPage, history: historyPage, settings: settingsPage };
 const TOPICS = (world) => {
-  const [a, b] = world.tables.countries, [food, other] = world.tables.foods, [place] = world.continents;
+  const [a, b] = world.tables.countries,
+    [food, other] = world.tables.foods,
+    [place] = world.continents;
   return [
     ["Arithmetic", "∑", ["(18 + 24) * 3^4", "sqrt(2) * 10!", "12.5% of 480"]],
     ["Numbers", "#", ["factor 360360", "gcd 462, 1071", "1994 in roman numerals", "255 in binary"]],
@@ -29,7 +31,8 @@ site({
   world: makeWorld,
   state: freshState,
   show(world) {
-    const main = h("main", {}), page = PAGES[location.pathname.split("/")[1]] ?? homePage;
+    const main = h("main", {}),
+      page = PAGES[location.pathname.split("/")[1]] ?? homePage;
     document.body.append(header(), main, h("footer", { class: "bottom" }, `${NAME} works answers out. It does not look them up on other sites.`));
     document.title = `${page(world, main) ?? NAME} | ${NAME}`;
     cookieBanner({ name: NAME, text: "Cookies keep your history, your notebook and your settings." });
@@ -39,21 +42,62 @@ site({
 function header() {
   const link = (path, id, text) => h("a", { href: path, id, "aria-current": location.pathname === path ? "page" : null }, text);
   const badge = h("b", {});
-  const draw = () => { badge.textContent = state().notebook.length ? ` ${state().notebook.length}` : ""; };
+  const draw = () => {
+    badge.textContent = state().notebook.length ? ` ${state().notebook.length}` : "";
+  };
   onChange(draw);
   draw();
-  return h("header", { class: "top" }, h("a", { class: "logo", href: "/" }, h("i", {}, "∴"), NAME), h("nav", {}, link("/topics/", "topics", "Examples"), link("/data/", "data", "Data tables"), h("a", { href: "/notebook/", id: "notebook" }, "Notebook", badge), link("/history/", "history", "History"), link("/settings/", "settings", "Settings")));
+  return h(
+    "header",
+    { class: "top" },
+    h("a", { class: "logo", href: "/" }, h("i", {}, "∴"), NAME),
+    h(
+      "nav",
+      {},
+      link("/topics/", "topics", "Examples"),
+      link("/data/", "data", "Data tables"),
+      h("a", { href: "/notebook/", id: "notebook" }, "Notebook", badge),
+      link("/history/", "history", "History"),
+      link("/settings/", "settings", "Settings"),
+    ),
+  );
 }
 
 /** The field for a question, with names the engine knows suggested. */
 function asker(world, value = "") {
   const input = h("input", { type: "text", name: "q", value, placeholder: "Ask or calculate something", "aria-label": "Question" });
-  const form = h("form", { class: "asker", role: "search", onsubmit: (event) => { event.preventDefault(); const q = tidy(input.value); if (q) location.assign(href("/ask/", { q })); } }, input, h("button", { class: "primary", id: "ask", "aria-label": "Work it out" }, "="));
+  const form = h(
+    "form",
+    {
+      class: "asker",
+      role: "search",
+      onsubmit: (event) => {
+        event.preventDefault();
+        const q = tidy(input.value);
+        if (q) location.assign(href("/ask/", { q }));
+      },
+    },
+    input,
+    h("button", { class: "primary", id: "ask", "aria-label": "Work it out" }, "="),
+  );
   autocomplete(input, (text) => {
-    const last = tidy(text).toLowerCase().match(/(?:^| of | and )([^ ].*)$/)?.[1] ?? "";
+    const last =
+      tidy(text)
+        .toLowerCase()
+        .match(/(?:^| of | and )([^ ].*)$/)?.[1] ?? "";
     if (last.length < 3) return [];
     const begun = text.slice(0, text.toLowerCase().lastIndexOf(last));
-    return [...world.things].filter(([name]) => name.startsWith(last)).slice(0, 6).map(([, { id, row }]) => ({ text: row.name, detail: dataset(id).one, act: () => { input.value = begun + row.name; input.focus(); } }));
+    return [...world.things]
+      .filter(([name]) => name.startsWith(last))
+      .slice(0, 6)
+      .map(([, { id, row }]) => ({
+        text: row.name,
+        detail: dataset(id).one,
+        act: () => {
+          input.value = begun + row.name;
+          input.focus();
+        },
+      }));
   });
   return form;
 }
@@ -61,65 +105,256 @@ function asker(world, value = "") {
 const example = (text) => h("a", { class: "example", href: href("/ask/", { q: text }) }, text);
 
 function homePage(world, main) {
-  add(main, h("section", { class: "front" }, h("h1", {}, h("i", {}, "∴"), NAME), h("p", {}, "What would you like to know, exactly?"), asker(world),
-    h("div", { class: "palette" }, TOPICS(world).slice(0, 8).map(([title, sign, [first]]) => h("a", { href: href("/ask/", { q: first }) }, h("i", {}, sign), h("span", {}, h("b", {}, title), h("small", {}, first)))))));
+  add(
+    main,
+    h(
+      "section",
+      { class: "front" },
+      h("h1", {}, h("i", {}, "∴"), NAME),
+      h("p", {}, "What would you like to know, exactly?"),
+      asker(world),
+      h(
+        "div",
+        { class: "palette" },
+        TOPICS(world)
+          .slice(0, 8)
+          .map(([title, sign, [first]]) =>
+            h("a", { href: href("/ask/", { q: first }) }, h("i", {}, sign), h("span", {}, h("b", {}, title), h("small", {}, first))),
+          ),
+      ),
+    ),
+  );
   return "Answers, worked out";
 }
 
 function topicsPage(world, main) {
-  add(main, h("h1", {}, "Examples by topic"), asker(world), h("div", { class: "topics" }, TOPICS(world).map(([title, sign, list]) => h("section", {}, h("h2", {}, h("i", {}, sign), title), list.map(example)))));
+  add(
+    main,
+    h("h1", {}, "Examples by topic"),
+    asker(world),
+    h(
+      "div",
+      { class: "topics" },
+      TOPICS(world).map(([title, sign, list]) => h("section", {}, h("h2", {}, h("i", {}, sign), title), list.map(example))),
+    ),
+  );
   return "Examples";
 }
 
 // ---- answers ----
 
 function askPage(world, main) {
-  const q = tidy(query().q ?? ""), { settings, history } = state();
+  const q = tidy(query().q ?? ""),
+    { settings, history } = state();
   const found = q ? ask(world, q, settings) : null;
-  if (q && history[0] !== q) change((now) => { now.history = [q, ...now.history.filter((one) => one !== q)].slice(0, 60); });
+  if (q && history[0] !== q)
+    change((now) => {
+      now.history = [q, ...now.history.filter((one) => one !== q)].slice(0, 60);
+    });
   add(main, asker(world, q));
   if (!found) {
-    add(main, h("section", { class: "panel none" }, h("h2", {}, "Not understood"), h("p", {}, q ? `${NAME} cannot work out “${q}”.` : "Nothing was asked."), h("p", { class: "soft" }, "Try one of these:"), TOPICS(world).map(([, , [first]]) => example(first))));
+    add(
+      main,
+      h(
+        "section",
+        { class: "panel none" },
+        h("h2", {}, "Not understood"),
+        h("p", {}, q ? `${NAME} cannot work out “${q}”.` : "Nothing was asked."),
+        h("p", { class: "soft" }, "Try one of these:"),
+        TOPICS(world).map(([, , [first]]) => example(first)),
+      ),
+    );
     return "Not understood";
   }
-  add(main, h("section", { class: "panel heard" }, h("h2", {}, "Understood as"), h("p", { id: "heard" }, found.heard), h("span", { class: "kind" }, found.kind)), found.panels.map((one) => panelNode(q, one)));
+  add(
+    main,
+    h("section", { class: "panel heard" }, h("h2", {}, "Understood as"), h("p", { id: "heard" }, found.heard), h("span", { class: "kind" }, found.kind)),
+    found.panels.map((one) => panelNode(q, one)),
+  );
   return q;
 }
 
 function panelNode(q, panel) {
   const { id, title, text, table, plot, steps } = panel;
   const saved = () => state().notebook.some((entry) => entry.q === q && entry.id === id);
-  const keep = text ? h("button", { class: "plain keep", onclick: () => change((now) => { now.notebook = saved() ? now.notebook.filter((entry) => entry.q !== q || entry.id !== id) : [...now.notebook, { q, id, title, text, note: "" }]; }) }) : null;
-  const draw = () => { if (keep) fill(keep, icon("bookmark", 16), saved() ? "In notebook" : "Save to notebook").classList.toggle("on", saved()); };
+  const keep = text
+    ? h("button", {
+        class: "plain keep",
+        onclick: () =>
+          change((now) => {
+            now.notebook = saved() ? now.notebook.filter((entry) => entry.q !== q || entry.id !== id) : [...now.notebook, { q, id, title, text, note: "" }];
+          }),
+      })
+    : null;
+  const draw = () => {
+    if (keep) fill(keep, icon("bookmark", 16), saved() ? "In notebook" : "Save to notebook").classList.toggle("on", saved());
+  };
   onChange(draw);
   draw();
   const drawing = plot ? h("div", { class: "plot", role: "img", "aria-label": title, html: plot }) : null;
-  return h("section", { class: `panel${id === "result" ? " main" : ""}`, "data-panel": id }, h("h2", {}, title), text ? h("p", { class: "text" }, text) : null, drawing,
-    steps ? h("details", {}, h("summary", {}, "Show the steps"), h("ol", {}, steps.map((step) => h("li", {}, step)))) : null,
-    table ? h("table", {}, h("thead", {}, h("tr", {}, table.head.map((name) => h("th", {}, name)))), h("tbody", {}, table.rows.map((row) => h("tr", {}, row.map((one) => h("td", {}, one)))))) : null,
-    h("div", { class: "panel-foot" }, keep, table?.file ? h("button", { class: "plain csv", onclick: () => download(table.file, csv(table.head, table.rows), "text/csv") }, icon("download", 16), "Download CSV") : null));
+  return h(
+    "section",
+    { class: `panel${id === "result" ? " main" : ""}`, "data-panel": id },
+    h("h2", {}, title),
+    text ? h("p", { class: "text" }, text) : null,
+    drawing,
+    steps
+      ? h(
+          "details",
+          {},
+          h("summary", {}, "Show the steps"),
+          h(
+            "ol",
+            {},
+            steps.map((step) => h("li", {}, step)),
+          ),
+        )
+      : null,
+    table
+      ? h(
+          "table",
+          {},
+          h(
+            "thead",
+            {},
+            h(
+              "tr",
+              {},
+              table.head.map((name) => h("th", {}, name)),
+            ),
+          ),
+          h(
+            "tbody",
+            {},
+            table.rows.map((row) =>
+              h(
+                "tr",
+                {},
+                row.map((one) => h("td", {}, one)),
+              ),
+            ),
+          ),
+        )
+      : null,
+    h(
+      "div",
+      { class: "panel-foot" },
+      keep,
+      table?.file
+        ? h(
+            "button",
+            { class: "plain csv", onclick: () => download(table.file, csv(table.head, table.rows), "text/csv") },
+            icon("download", 16),
+            "Download CSV",
+          )
+        : null,
+    ),
+  );
 }
 
 /** Rows as comma separated values (RFC 4180): a field with a comma, a quote or a line end stands in quotes. */
-const csv = (head, rows) => [head, ...rows].map((row) => row.map((one) => (/[",\n]/.test(one) ? `"${String(one).replaceAll('"', '""')}"` : one)).join(",")).join("\r\n");
+const csv = (head, rows) =>
+  [head, ...rows].map((row) => row.map((one) => (/[",\n]/.test(one) ? `"${String(one).replaceAll('"', '""')}"` : one)).join(",")).join("\r\n");
 
 // ---- tables ----
 
 function dataPage(world, main) {
-  const asked = query(), kind = dataset(asked.set) ?? DATASETS[0], { settings } = state();
-  const groupColumn = kind.columns.find(({ key }) => key === kind.group), groups = [...new Set(world.tables[kind.id].map((row) => row[kind.group]))].sort();
-  const counted = kind.columns.filter(({ text }) => !text), by = counted.find(({ key }) => key === asked.by) ?? counted[0], least = Number(asked.least) || 0, text = tidy(asked.name ?? "").toLowerCase();
-  const rows = world.tables[kind.id].filter((row) => (!asked.group || row[kind.group] === asked.group) && row.name.toLowerCase().includes(text) && (!asked.least || row[by.key] >= least));
+  const asked = query(),
+    kind = dataset(asked.set) ?? DATASETS[0],
+    { settings } = state();
+  const groupColumn = kind.columns.find(({ key }) => key === kind.group),
+    groups = [...new Set(world.tables[kind.id].map((row) => row[kind.group]))].sort();
+  const counted = kind.columns.filter(({ text }) => !text),
+    by = counted.find(({ key }) => key === asked.by) ?? counted[0],
+    least = Number(asked.least) || 0,
+    text = tidy(asked.name ?? "").toLowerCase();
+  const rows = world.tables[kind.id].filter(
+    (row) => (!asked.group || row[kind.group] === asked.group) && row.name.toLowerCase().includes(text) && (!asked.least || row[by.key] >= least),
+  );
   const go = (changes) => location.assign(href("/data/", { ...asked, set: kind.id, ...changes }));
-  const form = h("form", { class: "narrow", onsubmit: (event) => { event.preventDefault(); const values = Object.fromEntries(new FormData(form)); go({ name: tidy(values.name), least: /^[\d.]+$/.test(values.least.replace(/,/g, "").trim()) ? values.least.replace(/,/g, "").trim() : "" }); } },
-    h("input", { type: "text", name: "name", value: asked.name ?? "", placeholder: "Name contains", "aria-label": "Name contains" }), chooser("Only with", "by", by.key, counted.map(({ key, title }) => [key, title]), (key) => go({ by: key, least: "" })),
-    h("input", { type: "text", name: "least", value: asked.least ?? "", placeholder: "at least", "aria-label": "At least" }), h("button", { id: "narrow" }, "Apply"), h("a", { href: href("/data/", { set: kind.id }) }, "Clear"));
+  const form = h(
+    "form",
+    {
+      class: "narrow",
+      onsubmit: (event) => {
+        event.preventDefault();
+        const values = Object.fromEntries(new FormData(form));
+        go({ name: tidy(values.name), least: /^[\d.]+$/.test(values.least.replace(/,/g, "").trim()) ? values.least.replace(/,/g, "").trim() : "" });
+      },
+    },
+    h("input", { type: "text", name: "name", value: asked.name ?? "", placeholder: "Name contains", "aria-label": "Name contains" }),
+    chooser(
+      "Only with",
+      "by",
+      by.key,
+      counted.map(({ key, title }) => [key, title]),
+      (key) => go({ by: key, least: "" }),
+    ),
+    h("input", { type: "text", name: "least", value: asked.least ?? "", placeholder: "at least", "aria-label": "At least" }),
+    h("button", { id: "narrow" }, "Apply"),
+    h("a", { href: href("/data/", { set: kind.id }) }, "Clear"),
+  );
   const file = [kind.id, asked.group && `of-${slug(asked.group)}`].filter(Boolean).join("-");
   const head = ["Name", ...kind.columns.map(({ title }) => title)];
-  add(main, h("h1", {}, "Data tables"), h("nav", { class: "sets" }, DATASETS.map(({ id }) => h("a", { href: href("/data/", { set: id }), "aria-current": id === kind.id ? "page" : null }, `${id[0].toUpperCase()}${id.slice(1)}`, h("small", {}, String(world.tables[id].length))))),
-    h("div", { class: "row tools" }, chooser(groupColumn.title, "group", asked.group ?? "", [["", "All"], ...(groups.length > 20 ? groups.slice(0, 20) : groups).map((one) => [one, one])], (group) => go({ group })), form, h("button", { class: "end csv", onclick: () => download(`${file}.csv`, csv(head, rows.map((row) => [row.name, ...kind.columns.map(({ key }) => String(row[key]))])), "text/csv") }, icon("download", 16), "Download CSV")),
+  add(
+    main,
+    h("h1", {}, "Data tables"),
+    h(
+      "nav",
+      { class: "sets" },
+      DATASETS.map(({ id }) =>
+        h(
+          "a",
+          { href: href("/data/", { set: id }), "aria-current": id === kind.id ? "page" : null },
+          `${id[0].toUpperCase()}${id.slice(1)}`,
+          h("small", {}, String(world.tables[id].length)),
+        ),
+      ),
+    ),
+    h(
+      "div",
+      { class: "row tools" },
+      chooser(
+        groupColumn.title,
+        "group",
+        asked.group ?? "",
+        [["", "All"], ...(groups.length > 20 ? groups.slice(0, 20) : groups).map((one) => [one, one])],
+        (group) => go({ group }),
+      ),
+      form,
+      h(
+        "button",
+        {
+          class: "end csv",
+          onclick: () =>
+            download(
+              `${file}.csv`,
+              csv(
+                head,
+                rows.map((row) => [row.name, ...kind.columns.map(({ key }) => String(row[key]))]),
+              ),
+              "text/csv",
+            ),
+        },
+        icon("download", 16),
+        "Download CSV",
+      ),
+    ),
     h("p", { class: "soft", id: "found" }, count(rows.length, "row")),
-    sortable({ columns: [{ title: "Name", value: (row) => row.name, cell: (row) => h("a", { href: href("/ask/", { q: row.name }) }, row.name) }, ...kind.columns.map((column) => ({ title: column.title, value: (row) => row[column.key], cell: (row) => cell(column, row, settings), number: !column.text }))], rows }));
+    sortable({
+      columns: [
+        { title: "Name", value: (row) => row.name, cell: (row) => h("a", { href: href("/ask/", { q: row.name }) }, row.name) },
+        ...kind.columns.map((column) => ({
+          title: [column.title, unitOf(column, settings)].filter(Boolean).join(", "),
+          value: (row) => row[column.key],
+          // The heading names the unit.
+          cell: (row) => (column.text ? cell(column, row, settings) : cell(column, row, settings).replace(` ${unitOf(column, settings)}`, "")),
+          number: !column.text,
+        })),
+      ],
+      rows,
+    }),
+  );
   return `${kind.id} table`;
 }
 
@@ -128,8 +363,37 @@ function dataPage(world, main) {
 function notebookPage(world, main) {
   const draw = () => {
     const { notebook } = state();
-    fill(main, h("div", { class: "row" }, h("h1", {}, "Notebook"), notebook.length ? h("button", { class: "end", id: "export", onclick: () => download("notebook.csv", csv(["Question", "What", "Answer", "Note"], notebook.map(({ q, title, text, note }) => [q, title, text, note])), "text/csv") }, icon("download", 16), "Download as CSV") : null),
-      notebook.length ? notebook.map((entry, at) => noteCard(entry, at)) : h("p", { class: "notice" }, "Nothing saved yet. Every result has a “Save to notebook” below it."));
+    fill(
+      main,
+      h(
+        "div",
+        { class: "row" },
+        h("h1", {}, "Notebook"),
+        notebook.length
+          ? h(
+              "button",
+              {
+                class: "end",
+                id: "export",
+                onclick: () =>
+                  download(
+                    "notebook.csv",
+                    csv(
+                      ["Question", "What", "Answer", "Note"],
+                      notebook.map(({ q, title, text, note }) => [q, title, text, note]),
+                    ),
+                    "text/csv",
+                  ),
+              },
+              icon("download", 16),
+              "Download as CSV",
+            )
+          : null,
+      ),
+      notebook.length
+        ? notebook.map((entry, at) => noteCard(entry, at))
+        : h("p", { class: "notice" }, "Nothing saved yet. Every result has a “Save to notebook” below it."),
+    );
   };
   draw();
   onChange(draw);
@@ -138,14 +402,73 @@ function notebookPage(world, main) {
 
 function noteCard(entry, at) {
   const input = h("input", { type: "text", name: "note", value: entry.note, placeholder: "Add a note", "aria-label": `Note on ${entry.q}` });
-  return h("article", { class: "panel noted", "data-q": entry.q }, h("h2", {}, entry.q), h("p", { class: "text" }, entry.text), h("small", { class: "soft" }, entry.title),
-    h("form", { class: "row", onsubmit: (event) => { event.preventDefault(); change((now) => { now.notebook[at].note = tidy(input.value); }); } }, input, h("button", {}, "Save note"), h("button", { type: "button", class: "remove", onclick: () => change((now) => { now.notebook.splice(at, 1); }) }, "Remove")));
+  return h(
+    "article",
+    { class: "panel noted", "data-q": entry.q },
+    h("h2", {}, entry.q),
+    h("p", { class: "text" }, entry.text),
+    h("small", { class: "soft" }, entry.title),
+    h(
+      "form",
+      {
+        class: "row",
+        onsubmit: (event) => {
+          event.preventDefault();
+          change((now) => {
+            now.notebook[at].note = tidy(input.value);
+          });
+        },
+      },
+      input,
+      h("button", {}, "Save note"),
+      h(
+        "button",
+        {
+          type: "button",
+          class: "remove",
+          onclick: () =>
+            change((now) => {
+              now.notebook.splice(at, 1);
+            }),
+        },
+        "Remove",
+      ),
+    ),
+  );
 }
 
 function historyPage(world, main) {
   const draw = () => {
     const { history } = state();
-    fill(main, h("h1", {}, "History"), history.length ? h("ul", { class: "history" }, history.map((q) => h("li", { "data-q": q }, h("a", { href: href("/ask/", { q }) }, q), h("button", { class: "plain", "aria-label": `Forget ${q}`, onclick: () => change((now) => { now.history = now.history.filter((one) => one !== q); }) }, icon("trash", 17))))) : h("p", { class: "notice" }, "Nothing asked yet."));
+    fill(
+      main,
+      h("h1", {}, "History"),
+      history.length
+        ? h(
+            "ul",
+            { class: "history" },
+            history.map((q) =>
+              h(
+                "li",
+                { "data-q": q },
+                h("a", { href: href("/ask/", { q }) }, q),
+                h(
+                  "button",
+                  {
+                    class: "plain",
+                    "aria-label": `Forget ${q}`,
+                    onclick: () =>
+                      change((now) => {
+                        now.history = now.history.filter((one) => one !== q);
+                      }),
+                  },
+                  icon("trash", 17),
+                ),
+              ),
+            ),
+          )
+        : h("p", { class: "notice" }, "Nothing asked yet."),
+    );
   };
   draw();
   onChange(draw);
@@ -153,10 +476,36 @@ function historyPage(world, main) {
 }
 
 function settingsPage(world, main) {
-  const { settings } = state(), chosen = { ...settings };
-  const form = h("form", { class: "panel settings", onsubmit: (event) => { event.preventDefault(); change((now) => { now.settings = { units: chosen.units, digits: Number(new FormData(form).get("digits")) }; }); toast("Your settings are saved."); } }, h("h2", {}, "How answers look"),
-    radios({ title: "Units", name: "units", value: chosen.units, options: [{ value: "metric", text: "Metric (km, m)" }, { value: "imperial", text: "Imperial (miles, feet)" }], onchange: (units) => { chosen.units = units; } }),
-    field({ label: "Digits of decimal numbers", name: "digits", options: ["4", "6", "8", "10"], value: String(settings.digits) }), h("button", { class: "primary", id: "save" }, "Save settings"));
+  const { settings } = state(),
+    chosen = { ...settings };
+  const form = h(
+    "form",
+    {
+      class: "panel settings",
+      onsubmit: (event) => {
+        event.preventDefault();
+        change((now) => {
+          now.settings = { units: chosen.units, digits: Number(new FormData(form).get("digits")) };
+        });
+        toast("Your settings are saved.");
+      },
+    },
+    h("h2", {}, "How answers look"),
+    radios({
+      title: "Units",
+      name: "units",
+      value: chosen.units,
+      options: [
+        { value: "metric", text: "Metric (km, m)" },
+        { value: "imperial", text: "Imperial (miles, feet)" },
+      ],
+      onchange: (units) => {
+        chosen.units = units;
+      },
+    }),
+    field({ label: "Digits of decimal numbers", name: "digits", options: ["4", "6", "8", "10"], value: String(settings.digits) }),
+    h("button", { class: "primary", id: "save" }, "Save settings"),
+  );
   add(main, h("h1", {}, "Settings"), form);
   return "Settings";
 }

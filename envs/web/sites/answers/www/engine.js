@@ -14,6 +14,9 @@ export function show(number, digits = 6) {
   return `${short < 0 ? "-" : ""}${grouped(whole)}${rest ? `.${rest}` : ""}`;
 }
 
+/** The unit that a column's numbers have for the visitor; "" for those without. */
+export const unitOf = (column, settings) => (column.imperial && settings.units === "imperial" ? column.imperial[0] : column.unit ?? "");
+
 /** A fact of a thing, in the visitor's units. */
 export function cell(column, row, settings = { units: "metric", digits: 6 }) {
   const value = row[column.key];

@@ -7,10 +7,22 @@ import { chooser, download, facts, field, leaf, modal, pagination, toast, valida
 import { LABELS, commitsOf, contributorsOf, filesOf, issuesOf, releasesOf } from "/world.js";
 import { avatar, label, languageDot, signedIn, toggle } from "/parts.js";
 
-const TABS = [["code", "Code"], ["issues", "Issues"], ["commits", "Commits"], ["releases", "Releases"], ["people", "Contributors"]];
+const TABS = [
+  ["code", "Code"],
+  ["issues", "Issues"],
+  ["commits", "Commits"],
+  ["releases", "Releases"],
+  ["people", "Contributors"],
+];
 
 /** The files with what the visitor has committed. */
-const files = (repo) => filesOf(repo).map((file) => { const own = state().commits.filter(({ id, path }) => id === repo.id && path === file.path).at(-1); return own ? { ...file, text: own.text } : file; });
+const files = (repo) =>
+  filesOf(repo).map((file) => {
+    const own = state()
+      .commits.filter(({ id, path }) => id === repo.id && path === file.path)
+      .at(-1);
+    return own ? { ...file, text: own.text } : file;
+  });
 /** The issues with what the visitor has changed and opened. */
 export function issues(repo) {
   const own = state().issues.filter(({ id }) => id === repo.id);
@@ -20,64 +32,248 @@ export function issues(repo) {
 /** The top of every page of a repository. */
 export function repoHead(repo, open) {
   const openIssues = issues(repo).filter((issue) => issue.open).length;
-  const fork = h("button", { id: "fork", onclick: () => { if (signedIn()) forkDialog(repo); } }, "⑂ Fork");
-  return h("div", { class: "repo-head" }, h("div", { class: "row" }, icon("book", 22), h("h1", {}, h("a", { href: href("/user/", { name: repo.owner }) }, repo.owner), " / ", h("a", { href: href("/repo/", { id: repo.id }) }, repo.name)), h("div", { class: "end row" }, toggle(repo, "watching", "bookmark", ["Watch", "Watching"], "watch"), fork, toggle(repo, "stars", "star", [`Star ${grouped(repo.stars)}`, `Starred ${grouped(repo.stars + 1)}`], "star"))),
-    h("nav", { class: "repo-tabs" }, TABS.map(([id, title]) => h("a", { href: href("/repo/", { id: repo.id, tab: id === "code" ? "" : id }), id: `tab-${id}`, "aria-current": id === open ? "page" : null }, title, id === "issues" ? h("i", {}, String(openIssues)) : null))));
+  const fork = h(
+    "button",
+    {
+      id: "fork",
+      onclick: () => {
+        if (signedIn()) forkDialog(repo);
+      },
+    },
+    icon("fork", 16),
+    "Fork",
+  );
+  return h(
+    "div",
+    { class: "repo-head" },
+    h(
+      "div",
+      { class: "row" },
+      icon("book", 22),
+      h("h1", {}, h("a", { href: href("/user/", { name: repo.owner }) }, repo.owner), " / ", h("a", { href: href("/repo/", { id: repo.id }) }, repo.name)),
+      h(
+        "div",
+        { class: "end row" },
+        toggle(repo, "watching", "bookmark", ["Watch", "Watching"], "watch"),
+        fork,
+        toggle(repo, "stars", "star", [`Star ${grouped(repo.stars)}`, `Starred ${grouped(repo.stars + 1)}`], "star"),
+      ),
+    ),
+    h(
+      "nav",
+      { class: "repo-tabs" },
+      TABS.map(([id, title]) =>
+        h(
+          "a",
+          { href: href("/repo/", { id: repo.id, tab: id === "code" ? "" : id }), id: `tab-${id}`, "aria-current": id === open ? "page" : null },
+          title,
+          id === "issues" ? h("i", {}, String(openIssues)) : null,
+        ),
+      ),
+    ),
+  );
 }
 
 function forkDialog(repo) {
-  const form = h("form", { onsubmit: (event) => event.preventDefault() }, h("p", { class: "soft" }, `A copy of ${repo.id} under your name.`), field({ label: "Name of the fork", name: "name", value: repo.name }), field({ label: "Branches", name: "branches", options: ["Only the main branch", "All branches"] }));
-  modal({ title: "Fork this repository", body: form, actions: [{ text: "Cancel", act() {} }, { text: "Create fork", primary: true, act: () => {
-    const values = validate(form, { name: (value) => (/^[a-z0-9][a-z0-9-]{1,38}$/.test(value) ? "" : "Use small letters, digits and hyphens") });
-    if (!values) return false;
-    change((now) => { now.forks.push({ from: repo.id, name: values.name, branches: values.branches }); });
-    toast(`Forked to ${state().user}/${values.name}`);
-  } }] });
+  const form = h(
+    "form",
+    { onsubmit: (event) => event.preventDefault() },
+    h("p", { class: "soft" }, `A copy of ${repo.id} under your name.`),
+    field({ label: "Name of the fork", name: "name", value: repo.name }),
+    field({ label: "Branches", name: "branches", options: ["Only the main branch", "All branches"] }),
+  );
+  modal({
+    title: "Fork this repository",
+    body: form,
+    actions: [
+      { text: "Cancel", act() {} },
+      {
+        text: "Create fork",
+        primary: true,
+        act: () => {
+          const values = validate(form, { name: (value) => (/^[a-z0-9][a-z0-9-]{1,38}$/.test(value) ? "" : "Use small letters, digits and hyphens") });
+          if (!values) return false;
+          change((now) => {
+            now.forks.push({ from: repo.id, name: values.name, branches: values.branches });
+          });
+          toast(`Forked to ${state().user}/${values.name}`);
+        },
+      },
+    ],
+  });
 }
 
 export function repoPage(world, main) {
-  const asked = query(), repo = world.byId.get(asked.id);
-  if (!repo) { add(main, h("h1", {}, "There is no such repository"), h("a", { href: "/search/" }, "Explore")); return "Not found"; }
+  const asked = query(),
+    repo = world.byId.get(asked.id);
+  if (!repo) {
+    add(main, h("h1", {}, "There is no such repository"), h("a", { href: "/search/" }, "Explore"));
+    return "Not found";
+  }
   const open = TABS.some(([id]) => id === asked.tab) ? asked.tab : "code";
-  add(main, repoHead(repo, open), { code: codeTab, issues: issuesTab, commits: commitsTab, releases: releasesTab, people: peopleTab }[open](repo, asked, world));
+  add(
+    main,
+    repoHead(repo, open),
+    { code: codeTab, issues: issuesTab, commits: commitsTab, releases: releasesTab, people: peopleTab }[open](repo, asked, world),
+  );
   return repo.id;
 }
 
 // ---- code ----
 
 function codeTab(repo, asked, world) {
-  const path = asked.path ?? "", file = files(repo).find((one) => one.path === path);
+  const path = asked.path ?? "",
+    file = files(repo).find((one) => one.path === path);
   const inner = asked.find ? findings(repo, asked.find) : file ? fileView(repo, file) : listing(repo, path);
   const input = h("input", { type: "text", name: "find", value: asked.find ?? "", placeholder: "Find in files", "aria-label": "Find in files" });
   const parts = path ? path.split("/") : [];
-  const trail = h("p", { class: "trail" }, h("a", { href: href("/repo/", { id: repo.id }) }, repo.name), parts.map((part, at) => [" / ", at < parts.length - 1 ? h("a", { href: href("/repo/", { id: repo.id, path: parts.slice(0, at + 1).join("/") }) }, part) : h("b", {}, part)]));
-  const readme = files(repo)[0].text.split("\n").filter(Boolean).map((line) => (line.startsWith("## ") ? h("h3", {}, line.slice(3)) : line.startsWith("# ") ? h("h2", {}, line.slice(2)) : h("p", {}, line)));
-  return h("div", { class: "code" }, h("div", {}, h("div", { class: "row" }, h("span", { class: "branch" }, "main"), trail, h("form", { class: "end find-files", onsubmit: (event) => { event.preventDefault(); location.assign(href("/repo/", { id: repo.id, find: tidy(input.value) })); } }, input)), inner, path || asked.find ? null : h("article", { class: "readme" }, readme)),
-    h("aside", {}, h("h2", {}, "About"), h("p", {}, repo.about), h("p", { class: "topics" }, repo.topics.map((topic) => h("a", { href: href("/search/", { topic }) }, topic))), facts([["Language", languageDot(repo.language)], ["Licence", repo.license], ["Stars", grouped(repo.stars)], ["Forks", grouped(repo.forks)], ["Created", dates.short(repo.created)], ["Updated", dates.short(repo.updated)]]), state().user === repo.owner ? h("p", { class: "soft" }, "This repository is yours.") : null));
+  const trail = h(
+    "p",
+    { class: "trail" },
+    h("a", { href: href("/repo/", { id: repo.id }) }, repo.name),
+    parts.map((part, at) => [
+      " / ",
+      at < parts.length - 1 ? h("a", { href: href("/repo/", { id: repo.id, path: parts.slice(0, at + 1).join("/") }) }, part) : h("b", {}, part),
+    ]),
+  );
+  const readme = files(repo)[0]
+    .text.split("\n")
+    .filter(Boolean)
+    .map((line) => (line.startsWith("## ") ? h("h3", {}, line.slice(3)) : line.startsWith("# ") ? h("h2", {}, line.slice(2)) : h("p", {}, line)));
+  return h(
+    "div",
+    { class: "code" },
+    h(
+      "div",
+      {},
+      h(
+        "div",
+        { class: "row" },
+        h("span", { class: "branch" }, "main"),
+        trail,
+        h(
+          "form",
+          {
+            class: "end find-files",
+            onsubmit: (event) => {
+              event.preventDefault();
+              location.assign(href("/repo/", { id: repo.id, find: tidy(input.value) }));
+            },
+          },
+          input,
+        ),
+      ),
+      inner,
+      path || asked.find ? null : h("article", { class: "readme" }, readme),
+    ),
+    h(
+      "aside",
+      {},
+      h("h2", {}, "About"),
+      h("p", {}, repo.about),
+      h(
+        "p",
+        { class: "topics" },
+        repo.topics.map((topic) => h("a", { href: href("/search/", { topic }) }, topic)),
+      ),
+      facts([
+        ["Language", languageDot(repo.language)],
+        ["Licence", repo.license],
+        ["Stars", grouped(repo.stars)],
+        ["Forks", grouped(repo.forks)],
+        ["Created", dates.short(repo.created)],
+        ["Updated", dates.short(repo.updated)],
+      ]),
+      state().user === repo.owner ? h("p", { class: "soft" }, "This repository is yours.") : null,
+    ),
+  );
 }
 
 function listing(repo, path) {
-  const under = files(repo).map((file) => file.path).filter((one) => !path || one.startsWith(`${path}/`)).map((one) => one.slice(path ? path.length + 1 : 0));
-  const folders = [...new Set(under.filter((one) => one.includes("/")).map((one) => one.split("/")[0]))].sort(), plain = under.filter((one) => !one.includes("/")).sort();
+  const under = files(repo)
+    .map((file) => file.path)
+    .filter((one) => !path || one.startsWith(`${path}/`))
+    .map((one) => one.slice(path ? path.length + 1 : 0));
+  const folders = [...new Set(under.filter((one) => one.includes("/")).map((one) => one.split("/")[0]))].sort(),
+    plain = under.filter((one) => !one.includes("/")).sort();
   const commits = commitsOf(repo);
-  const row = (name, folder) => { const full = path ? `${path}/${name}` : name, last = commits.find((commit) => (folder ? commit.path.startsWith(`${full}/`) : commit.path === full)) ?? commits.at(-1); return h("tr", {}, h("td", {}, icon(folder ? "folder" : "file", 15), h("a", { href: href("/repo/", { id: repo.id, path: full }) }, name)), h("td", { class: "soft" }, last.message), h("td", { class: "soft number" }, dates.short(last.day))); };
-  return h("table", { class: "files" }, h("tr", {}, h("th", { colspan: 3 }, avatar(commits[0].author, 20), h("b", {}, commits[0].author), ` ${commits[0].message}`, h("code", { class: "end" }, commits[0].hash))), folders.map((name) => row(name, true)), plain.map((name) => row(name, false)));
+  const row = (name, folder) => {
+    const full = path ? `${path}/${name}` : name,
+      last = commits.find((commit) => (folder ? commit.path.startsWith(`${full}/`) : commit.path === full)) ?? commits.at(-1);
+    return h(
+      "tr",
+      {},
+      h("td", {}, icon(folder ? "folder" : "file", 15), h("a", { href: href("/repo/", { id: repo.id, path: full }) }, name)),
+      h("td", { class: "soft" }, last.message),
+      h("td", { class: "soft number" }, dates.short(last.day)),
+    );
+  };
+  return h(
+    "table",
+    { class: "files" },
+    h(
+      "tr",
+      {},
+      h(
+        "th",
+        { colspan: 3 },
+        avatar(commits[0].author, 20),
+        h("b", {}, commits[0].author),
+        ` ${commits[0].message}`,
+        h("code", { class: "end" }, commits[0].hash),
+      ),
+    ),
+    folders.map((name) => row(name, true)),
+    plain.map((name) => row(name, false)),
+  );
 }
 
 function fileView(repo, file) {
-  const lines = file.text.split("\n"), mine = state().user === repo.owner;
+  const lines = file.text.split("\n"),
+    mine = state().user === repo.owner;
   const frame = h("section", { class: "file" });
-  const view = () => fill(frame, h("header", { class: "row" }, h("b", {}, file.path), h("span", { class: "soft" }, `${count(lines.length, "line")}, ${file.text.length} bytes`), h("span", { class: "end row" }, mine ? h("button", { id: "edit", onclick: edit }, "Edit") : null, h("button", { id: "raw", onclick: () => download(file.path.split("/").at(-1), file.text) }, icon("download", 15), "Download"))),
-    h("ol", { class: "lines" }, lines.map((line) => h("li", {}, h("code", {}, line || " ")))));
+  const view = () =>
+    fill(
+      frame,
+      h(
+        "header",
+        { class: "row" },
+        h("b", {}, file.path),
+        h("span", { class: "soft" }, `${count(lines.length, "line")}, ${file.text.length} bytes`),
+        h(
+          "span",
+          { class: "end row" },
+          mine ? h("button", { id: "edit", onclick: edit }, "Edit") : null,
+          h("button", { id: "raw", onclick: () => download(file.path.split("/").at(-1), file.text) }, icon("download", 15), "Download"),
+        ),
+      ),
+      h(
+        "ol",
+        { class: "lines" },
+        lines.map((line) => h("li", {}, h("code", {}, line || " "))),
+      ),
+    );
   const edit = () => {
     const area = h("textarea", { name: "text", rows: String(Math.min(24, lines.length + 3)), spellcheck: "false", "aria-label": "File" }, file.text);
-    const form = h("form", { class: "editor", novalidate: true, onsubmit: (event) => {
-      event.preventDefault();
-      const values = validate(form, { message: (value) => (value ? "" : "Say what you changed") });
-      if (!values) return;
-      change((now) => { now.commits.push({ id: repo.id, path: file.path, text: area.value.replace(/\s+$/, ""), message: values.message }); });
-      location.reload();
-    } }, area, field({ label: "Commit message", name: "message" }), h("div", { class: "row" }, h("button", { class: "primary", id: "commit" }, "Commit changes"), h("button", { type: "button", onclick: view }, "Cancel")));
+    const form = h(
+      "form",
+      {
+        class: "editor",
+        novalidate: true,
+        onsubmit: (event) => {
+          event.preventDefault();
+          const values = validate(form, { message: (value) => (value ? "" : "Say what you changed") });
+          if (!values) return;
+          change((now) => {
+            now.commits.push({ id: repo.id, path: file.path, text: area.value.replace(/\s+$/, ""), message: values.message });
+          });
+          location.reload();
+        },
+      },
+      area,
+      field({ label: "Commit message", name: "message" }),
+      h("div", { class: "row" }, h("button", { class: "primary", id: "commit" }, "Commit changes"), h("button", { type: "button", onclick: view }, "Cancel")),
+    );
     fill(frame, h("header", { class: "row" }, h("b", {}, `Editing ${file.path}`)), form);
   };
   view();
@@ -85,40 +281,226 @@ function fileView(repo, file) {
 }
 
 function findings(repo, text) {
-  const hits = files(repo).flatMap((file) => file.text.split("\n").map((line, at) => ({ file, line, at })).filter(({ line }) => line.toLowerCase().includes(text.toLowerCase())));
-  return h("section", { class: "file" }, h("header", {}, h("b", { id: "hits" }, `${count(hits.length, "line")} with “${text}”`)), hits.slice(0, 40).map(({ file, line, at }) => h("p", { class: "hit" }, h("a", { href: href("/repo/", { id: repo.id, path: file.path }) }, file.path), h("i", {}, String(at + 1)), h("code", {}, line))));
+  const hits = files(repo).flatMap((file) =>
+    file.text
+      .split("\n")
+      .map((line, at) => ({ file, line, at }))
+      .filter(({ line }) => line.toLowerCase().includes(text.toLowerCase())),
+  );
+  return h(
+    "section",
+    { class: "file" },
+    h("header", {}, h("b", { id: "hits" }, `${count(hits.length, "line")} with “${text}”`)),
+    hits
+      .slice(0, 40)
+      .map(({ file, line, at }) =>
+        h(
+          "p",
+          { class: "hit" },
+          h("a", { href: href("/repo/", { id: repo.id, path: file.path }) }, file.path),
+          h("i", {}, String(at + 1)),
+          h("code", {}, line),
+        ),
+      ),
+  );
 }
 
 // ---- issues, commits, releases, people ----
 
 function issuesTab(repo, asked) {
-  const all = issues(repo), shut = asked.shown === "closed", text = tidy(asked.text ?? "").toLowerCase();
-  const fits = (issue) => (!asked.label || issue.labels.includes(asked.label)) && (!asked.author || issue.author === asked.author) && (!asked.assignee || issue.assignee === asked.assignee) && issue.title.toLowerCase().includes(text);
-  const found = all.filter(fits), counts = { open: found.filter(({ open }) => open).length, closed: found.filter(({ open }) => !open).length };
-  const orders = { newest: (a, b) => b.number - a.number, oldest: (a, b) => a.number - b.number, comments: (a, b) => b.comments.length - a.comments.length || b.number - a.number };
-  const list = found.filter(({ open }) => open !== shut).sort(orders[asked.order] ?? orders.newest), { shown, page, pages } = leaf(list, asked.page, 15);
+  const all = issues(repo),
+    shut = asked.shown === "closed",
+    text = tidy(asked.text ?? "").toLowerCase();
+  const fits = (issue) =>
+    (!asked.label || issue.labels.includes(asked.label)) &&
+    (!asked.author || issue.author === asked.author) &&
+    (!asked.assignee || issue.assignee === asked.assignee) &&
+    issue.title.toLowerCase().includes(text);
+  const found = all.filter(fits),
+    counts = { open: found.filter(({ open }) => open).length, closed: found.filter(({ open }) => !open).length };
+  const orders = {
+    newest: (a, b) => b.number - a.number,
+    oldest: (a, b) => a.number - b.number,
+    comments: (a, b) => b.comments.length - a.comments.length || b.number - a.number,
+  };
+  const list = found.filter(({ open }) => open !== shut).sort(orders[asked.order] ?? orders.newest),
+    { shown, page, pages } = leaf(list, asked.page, 15);
   const go = (changes) => location.assign(href("/repo/", { ...asked, page: "", ...changes }));
   const names = (key) => [["", "Anyone"], ...[...new Set(all.map((issue) => issue[key]).filter(Boolean))].sort().map((one) => [one, one])];
   const input = h("input", { type: "text", name: "text", value: asked.text ?? "", placeholder: "Title contains", "aria-label": "Title contains" });
-  return h("div", { class: "issues" }, h("div", { class: "row" }, h("form", { onsubmit: (event) => { event.preventDefault(); go({ text: tidy(input.value) }); } }, input), chooser("Label", "label", asked.label ?? "", [["", "All"], ...LABELS.map(({ name }) => [name, name])], (value) => go({ label: value })), chooser("Author", "author", asked.author ?? "", names("author"), (author) => go({ author })), chooser("Assignee", "assignee", asked.assignee ?? "", names("assignee"), (assignee) => go({ assignee })), chooser("Sort", "order", asked.order ?? "newest", [["newest", "Newest"], ["oldest", "Oldest"], ["comments", "Most commented"]], (order) => go({ order })), h("a", { class: "button primary end", id: "new-issue", href: href("/report/", { id: repo.id }) }, "New issue")),
-    h("div", { class: "issue-list" }, h("header", {}, h("a", { id: "show-open", "aria-current": shut ? null : "page", href: href("/repo/", { ...asked, page: "", shown: "" }) }, `${counts.open} Open`), h("a", { id: "show-closed", "aria-current": shut ? "page" : null, href: href("/repo/", { ...asked, page: "", shown: "closed" }) }, `${counts.closed} Closed`)),
-      shown.map((issue) => h("article", { class: "issue-row", "data-number": issue.number }, h("i", { class: issue.open ? "open" : "closed" }, issue.open ? "◉" : "✓"), h("div", {}, h("h3", {}, h("a", { href: href("/issue/", { id: repo.id, n: issue.number }) }, issue.title), issue.labels.map(label)), h("small", { class: "soft" }, `#${issue.number} opened on ${dates.short(issue.day)} by ${issue.author}${issue.assignee ? `, assigned to ${issue.assignee}` : ""}`)), issue.comments.length ? h("span", { class: "end soft" }, `✉ ${issue.comments.length}`) : null)), list.length ? null : h("p", { class: "empty" }, "No issue fits.")),
-    pagination({ page, pages, address: (to) => href("/repo/", { ...asked, page: to }) }));
+  return h(
+    "div",
+    { class: "issues" },
+    h(
+      "div",
+      { class: "row" },
+      h(
+        "form",
+        {
+          onsubmit: (event) => {
+            event.preventDefault();
+            go({ text: tidy(input.value) });
+          },
+        },
+        input,
+      ),
+      chooser("Label", "label", asked.label ?? "", [["", "All"], ...LABELS.map(({ name }) => [name, name])], (value) => go({ label: value })),
+      chooser("Author", "author", asked.author ?? "", names("author"), (author) => go({ author })),
+      chooser("Assignee", "assignee", asked.assignee ?? "", names("assignee"), (assignee) => go({ assignee })),
+      chooser(
+        "Sort",
+        "order",
+        asked.order ?? "newest",
+        [
+          ["newest", "Newest"],
+          ["oldest", "Oldest"],
+          ["comments", "Most commented"],
+        ],
+        (order) => go({ order }),
+      ),
+      h("a", { class: "button primary end", id: "new-issue", href: href("/report/", { id: repo.id }) }, "New issue"),
+    ),
+    h(
+      "div",
+      { class: "issue-list" },
+      h(
+        "header",
+        {},
+        h("a", { id: "show-open", "aria-current": shut ? null : "page", href: href("/repo/", { ...asked, page: "", shown: "" }) }, `${counts.open} Open`),
+        h(
+          "a",
+          { id: "show-closed", "aria-current": shut ? "page" : null, href: href("/repo/", { ...asked, page: "", shown: "closed" }) },
+          `${counts.closed} Closed`,
+        ),
+      ),
+      shown.map((issue) =>
+        h(
+          "article",
+          { class: "issue-row", "data-number": issue.number },
+          h("i", { class: issue.open ? "open" : "closed" }, issue.open ? "◉" : "✓"),
+          h(
+            "div",
+            {},
+            h("h3", {}, h("a", { href: href("/issue/", { id: repo.id, n: issue.number }) }, issue.title), issue.labels.map(label)),
+            h(
+              "small",
+              { class: "soft" },
+              `#${issue.number} opened on ${dates.short(issue.day)} by ${issue.author}${issue.assignee ? `, assigned to ${issue.assignee}` : ""}`,
+            ),
+          ),
+          issue.comments.length ? h("span", { class: "end soft" }, `✉ ${issue.comments.length}`) : null,
+        ),
+      ),
+      list.length ? null : h("p", { class: "empty" }, "No issue fits."),
+    ),
+    pagination({ page, pages, address: (to) => href("/repo/", { ...asked, page: to }) }),
+  );
 }
 
 function commitsTab(repo, asked) {
-  const own = state().commits.filter(({ id }) => id === repo.id).reverse(), all = commitsOf(repo);
-  const found = all.filter(({ author }) => !asked.author || author === asked.author), { shown, page, pages } = leaf(found, asked.page, 20);
-  const row = (commit) => h("tr", { "data-hash": commit.hash }, h("td", {}, h("b", {}, commit.message), h("p", { class: "soft" }, h("span", { class: "author" }, commit.author), ` · ${dates.long(commit.day)} · `, h("span", {}, commit.path))), h("td", { class: "number" }, h("span", { class: "plus" }, `+${commit.added}`), " ", h("span", { class: "less" }, `−${commit.removed}`)), h("td", { class: "number" }, h("code", {}, commit.hash)));
-  return h("div", {}, h("div", { class: "row" }, h("h2", { id: "commit-count" }, count(found.length, "commit")), h("div", { class: "end" }, chooser("Author", "author", asked.author ?? "", [["", "Anyone"], ...contributorsOf(repo).map(({ user }) => [user, user])], (author) => location.assign(href("/repo/", { id: repo.id, tab: "commits", author }))))),
-    h("table", { class: "commits" }, own.map((commit) => h("tr", {}, h("td", {}, h("b", {}, commit.message), h("p", { class: "soft" }, `you · just now · ${commit.path}`)))), shown.map(row)), pagination({ page, pages, address: (to) => href("/repo/", { ...asked, page: to }) }));
+  const own = state()
+      .commits.filter(({ id }) => id === repo.id)
+      .reverse(),
+    all = commitsOf(repo);
+  const found = all.filter(({ author }) => !asked.author || author === asked.author),
+    { shown, page, pages } = leaf(found, asked.page, 20);
+  const row = (commit) =>
+    h(
+      "tr",
+      { "data-hash": commit.hash },
+      h(
+        "td",
+        {},
+        h("b", {}, commit.message),
+        h("p", { class: "soft" }, h("span", { class: "author" }, commit.author), ` · ${dates.long(commit.day)} · `, h("span", {}, commit.path)),
+      ),
+      h("td", { class: "number" }, h("span", { class: "plus" }, `+${commit.added}`), " ", h("span", { class: "less" }, `−${commit.removed}`)),
+      h("td", { class: "number" }, h("code", {}, commit.hash)),
+    );
+  return h(
+    "div",
+    {},
+    h(
+      "div",
+      { class: "row" },
+      h("h2", { id: "commit-count" }, count(found.length, "commit")),
+      h(
+        "div",
+        { class: "end" },
+        chooser("Author", "author", asked.author ?? "", [["", "Anyone"], ...contributorsOf(repo).map(({ user }) => [user, user])], (author) =>
+          location.assign(href("/repo/", { id: repo.id, tab: "commits", author })),
+        ),
+      ),
+    ),
+    h(
+      "table",
+      { class: "commits" },
+      own.map((commit) => h("tr", {}, h("td", {}, h("b", {}, commit.message), h("p", { class: "soft" }, `you · just now · ${commit.path}`)))),
+      shown.map(row),
+    ),
+    pagination({ page, pages, address: (to) => href("/repo/", { ...asked, page: to }) }),
+  );
 }
 
 function releasesTab(repo) {
-  return h("div", { class: "releases" }, releasesOf(repo).map((release, at) => h("article", { class: "release", "data-version": release.version }, h("div", {}, h("h2", {}, release.version), at ? null : h("span", { class: "chip" }, "Latest"), h("p", { class: "soft" }, dates.long(release.day))), h("div", {}, h("ul", { class: "notes" }, release.notes.map((note) => h("li", {}, note))), h("table", { class: "assets" }, release.assets.map((asset) => h("tr", { "data-asset": asset.name }, h("td", {}, h("button", { class: "plain link", onclick: () => download(asset.name, `${repo.id} ${release.version}`) }, icon("download", 15), asset.name)), h("td", { class: "number" }, `${asset.size.toFixed(1)} MB`), h("td", { class: "number soft" }, `${grouped(asset.downloads)} downloads`))))))));
+  return h(
+    "div",
+    { class: "releases" },
+    releasesOf(repo).map((release, at) =>
+      h(
+        "article",
+        { class: "release", "data-version": release.version },
+        h("div", {}, h("h2", {}, release.version), at ? null : h("span", { class: "chip" }, "Latest"), h("p", { class: "soft" }, dates.long(release.day))),
+        h(
+          "div",
+          {},
+          h(
+            "ul",
+            { class: "notes" },
+            release.notes.map((note) => h("li", {}, note)),
+          ),
+          h(
+            "table",
+            { class: "assets" },
+            release.assets.map((asset) =>
+              h(
+                "tr",
+                { "data-asset": asset.name },
+                h(
+                  "td",
+                  {},
+                  h("button", { class: "plain link", onclick: () => download(asset.name, `${repo.id} ${release.version}`) }, icon("download", 15), asset.name),
+                ),
+                h("td", { class: "number" }, `${asset.size.toFixed(1)} MB`),
+                h("td", { class: "number soft" }, `${grouped(asset.downloads)} downloads`),
+              ),
+            ),
+          ),
+        ),
+      ),
+    ),
+  );
 }
 
 function peopleTab(repo) {
-  const list = contributorsOf(repo), most = list[0].commits;
-  return h("div", { class: "people" }, list.map(({ user, commits, added }) => h("article", { "data-user": user }, avatar(user, 42), h("div", {}, h("a", { href: href("/user/", { name: user }) }, h("b", {}, user)), h("p", { class: "soft" }, `${count(commits, "commit")}, ${grouped(added)} lines added`), h("i", { class: "bar" }, h("u", { style: { width: `${(commits / most) * 100}%` } }))))));
+  const list = contributorsOf(repo),
+    most = list[0].commits;
+  return h(
+    "div",
+    { class: "people" },
+    list.map(({ user, commits, added }) =>
+      h(
+        "article",
+        { "data-user": user },
+        avatar(user, 42),
+        h(
+          "div",
+          {},
+          h("a", { href: href("/user/", { name: user }) }, h("b", {}, user)),
+          h("p", { class: "soft" }, `${count(commits, "commit")}, ${grouped(added)} lines added`),
+          h("i", { class: "bar" }, h("u", { style: { width: `${(commits / most) * 100}%` } })),
+        ),
+      ),
+    ),
+  );
 }

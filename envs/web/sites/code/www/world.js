@@ -52,7 +52,7 @@ function makeRepo(draw, { owners, people, taken, today }) {
   let id, name, owner;
   do { name = `${draw.one(ADJECTIVES)}-${draw.one(NOUNS)}`; owner = draw.one(owners); id = `${owner}/${name}`; } while (taken.has(name));
   taken.add(name);
-  const topic = draw.one(TOPICS), stars = Math.round(10 ** draw.decimal(1, 4.6, 2));
+  const topic = draw.one(TOPICS), stars = Math.round(10 ** draw.decimal(1, 4.6, 4));
   return { id, owner, name, topic, topics: [topic, ...draw.some(TOPICS.filter((one) => one !== topic), draw.between(0, 2))], about: `${PURPOSE[topic]}.`, language: draw.one(LANGUAGES).name, license: draw.one(LICENSES), stars, forks: Math.round(stars * draw.decimal(0.03, 0.3, 2)) + 1, updated: dates.plus(today, -draw.between(0, 320)), created: dates.plus(today, -draw.between(400, 3000)), team: draw.some(people, draw.between(4, 9)), draw };
 }
 

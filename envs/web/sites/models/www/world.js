@@ -40,14 +40,14 @@ export const freshState = () => ({ likes: [], downloads: [], discussions: [], re
 
 function makeSet(draw, { makers, unique, today }) {
   const name = unique(() => `${draw.one(SETS)}-${draw.one(["tiny", "open", "1m", "clean", "raw", "eval", "world"])}-${draw.between(2, 99)}`), maker = draw.one(makers), task = draw.one(TASKS).name;
-  return { id: `${maker}/${name}`, name, maker, kind: "set", task, rows: draw.between(900, 980000), size: draw.decimal(0.1, 96), license: draw.one(LICENSES), languages: draw.some(LANGUAGES, draw.between(1, 3)), downloads: Math.round(10 ** draw.decimal(2, 5.4, 2)), likes: draw.between(2, 900), updated: dates.plus(today, -draw.between(0, 700)), draw };
+  return { id: `${maker}/${name}`, name, maker, kind: "set", task, rows: draw.between(900, 980000), size: draw.decimal(0.1, 96), license: draw.one(LICENSES), languages: draw.some(LANGUAGES, draw.between(1, 3)), downloads: Math.round(10 ** draw.decimal(2, 5.4, 4)), likes: draw.between(2, 900), updated: dates.plus(today, -draw.between(0, 700)), draw };
 }
 
 function makeModel(draw, { makers, users, unique, today, sets }) {
   const millions = draw.weighted([[draw.between(20, 400), 4], [draw.between(400, 3000), 4], [draw.between(3000, 70000), 3]]), shown = sizeTold(millions).replace(".", "_");
   const name = unique(() => `${draw.one(STEMS)}-${shown}-${draw.one(SHAPES)}`), maker = draw.one(makers), task = draw.one(TASKS).name, own = sets.filter((set) => set.task === task);
   const scores = Object.fromEntries(BENCHMARKS.map((one) => [one, draw.decimal(18, 93)]));
-  return { id: `${maker}/${name}`, name, maker, kind: "model", task, millions, library: draw.one(LIBRARIES), license: draw.one(LICENSES), languages: draw.some(LANGUAGES, draw.between(1, 4)), downloads: Math.round(10 ** draw.decimal(1.6, 6.2, 2)), likes: draw.between(1, 4200), updated: dates.plus(today, -draw.between(0, 600)), scores, average: Math.round((Object.values(scores).reduce((sum, one) => sum + one, 0) / BENCHMARKS.length) * 10) / 10, trained: own.length ? draw.one(own).id : null, gated: draw.chance(0.22), context: draw.one([512, 2048, 4096, 8192, 32768]), hours: draw.between(12, 9800), users, draw };
+  return { id: `${maker}/${name}`, name, maker, kind: "model", task, millions, library: draw.one(LIBRARIES), license: draw.one(LICENSES), languages: draw.some(LANGUAGES, draw.between(1, 4)), downloads: Math.round(10 ** draw.decimal(1.6, 6.2, 4)), likes: draw.between(1, 4200), updated: dates.plus(today, -draw.between(0, 600)), scores, average: Math.round((Object.values(scores).reduce((sum, one) => sum + one, 0) / BENCHMARKS.length) * 10) / 10, trained: own.length ? draw.one(own).id : null, gated: draw.chance(0.22), context: draw.one([512, 2048, 4096, 8192, 32768]), hours: draw.between(12, 9800), users, draw };
 }
 
 /** "350M", "7.2B" of millions of parameters. */
