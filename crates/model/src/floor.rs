@@ -4,11 +4,13 @@
 //! Work is a list of parts. A part takes as long as its bytes or its FLOPs, whichever is longer, and parts run one after another: what
 //! perfect separate kernels would reach. Weights, keys and values are bfloat16, the SSM state float32.
 
+mod batch;
 mod device;
 mod hybrid;
 mod rollout;
 mod transformer;
 
+pub use batch::{Batch, Prefill};
 pub use device::{DEVICES, Device};
 pub use rollout::{Keep, Mix, Rollout};
 pub use transformer::Transformer;

@@ -16,12 +16,14 @@ use std::collections::{HashMap, VecDeque};
 
 use furrow_model::backend::{Backend, Room};
 use furrow_rollout::{FinishReason, PolicyVersion, StateOrigin};
+use furrow_telemetry::{DeviceTime, DeviceUse, TimeSource};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::features::Features;
+use crate::metered::Metered;
 use crate::park::Lot;
-use crate::schedule::Limits;
+use crate::schedule::{Limits, Pace};
 use crate::sequence::Stretch;
 use crate::slots::{Places, pages_for};
 use crate::snapshots::Snapshots;
@@ -137,9 +139,10 @@ type Waiter = oneshot::Sender<Result<Reply, Fault>>;
 
 /// The engine.
 pub struct Engine {
-    device: Box<dyn Backend>,
+    device: Metered,
     settings: Settings,
     limits: Limits,
+    pace: Pace,
     places: Places,
     snapshots: Snapshots,
     features: Features,
@@ -157,16 +160,27 @@ pub struct Engine {
 
 impl Engine {
     /// Takes a device.
-    pub fn new(mut device: Box<dyn Backend>, settings: Settings) -> Result<Self, Misfit> {
+    pub fn new(device: Box<dyn Backend>, settings: Settings) -> Result<Self, Misfit> {
+        Self::with_clock(device, settings, TimeSource::system())
+    }
+
+    /// Takes a device whose time goes by a clock of its own.
+    pub fn with_clock(
+        device: Box<dyn Backend>,
+        settings: Settings,
+        time: TimeSource,
+    ) -> Result<Self, Misfit> {
         let room = device.room();
         check(settings, room)?;
-        let lot = Lot::new(&mut *device, settings.parked_bytes_max);
+        let mut device = Metered::new(device, time);
+        let lot = Lot::new(&mut device, settings.parked_bytes_max);
         Ok(Self {
             limits: Limits {
                 rows_max: room.rows_max,
                 logits_max: room.logits_max,
                 prefill_tokens: settings.prefill_tokens,
             },
+            pace: Pace::default(),
             places: Places::new(room.slots, room.pages),
             snapshots: Snapshots::new(settings.snapshot_slots),
             features: Features::new(room.features),
@@ -203,7 +217,7 @@ impl Engine {
     }
 
     /// Whether nothing is asked for.
-    fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.sessions.values().all(|session| session.step.is_none())
     }
 
@@ -227,6 +241,7 @@ impl Engine {
 
     /// One iteration: make room, run a batch, answer.
     pub(crate) fn step(&mut self) {
+        self.device.idle_because(DeviceUse::Host);
         self.sweep();
         self.clock += 1;
         self.admit();
@@ -234,6 +249,27 @@ impl Engine {
             self.run_batch();
         }
         self.fail_if_broken();
+        self.device.idle_because(self.why_idle());
+    }
+
+    /// Where the device's time went until now.
+    pub(crate) fn device_time(&mut self) -> DeviceTime {
+        self.device.time()
+    }
+
+    /// States that were parked so far.
+    pub(crate) fn parked(&self) -> u64 {
+        self.lot.parked()
+    }
+
+    /// Why the device does nothing between two iterations.
+    fn why_idle(&self) -> DeviceUse {
+        let mut steps = self.sessions.values().filter_map(|session| session.step.as_ref()).peekable();
+        match (steps.peek().is_some(), steps.any(|step| step.is_admitted)) {
+            (false, _) => DeviceUse::NoWork,
+            (true, false) => DeviceUse::NoRoom,
+            (true, true) => DeviceUse::Host,
+        }
     }
 
     fn open(&mut self, id: SessionId, rebuilt: bool, life: CancellationToken) -> Result<(), Fault> {

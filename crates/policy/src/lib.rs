@@ -15,6 +15,7 @@ mod engine;
 mod features;
 pub mod grammar;
 pub mod hint;
+mod metered;
 mod model;
 mod park;
 mod policy;
@@ -29,6 +30,7 @@ pub mod sim;
 mod slots;
 mod snapshots;
 mod trace;
+pub mod twin;
 mod worker;
 
 pub use config::{

@@ -13,6 +13,7 @@ pub struct Lot {
     pub page_bytes: u64,
     bytes_max: u64,
     bytes: u64,
+    parked: u64,
 }
 
 impl Lot {
@@ -26,6 +27,7 @@ impl Lot {
             page_bytes: paged.pages.len() as u64,
             bytes_max,
             bytes: 0,
+            parked: 0,
         }
     }
 
@@ -46,12 +48,18 @@ impl Lot {
             return None;
         }
         self.bytes += bytes;
+        self.parked += 1;
         Some(device.park(place.slot, &place.pages))
     }
 
     /// A parked state was restored or is needed no more.
     pub fn drive_off(&mut self, parked: &Parked) {
         self.bytes -= (parked.state.len() + parked.pages.len()) as u64;
+    }
+
+    /// States that were parked so far.
+    pub fn parked(&self) -> u64 {
+        self.parked
     }
 
     /// Bytes parked now.

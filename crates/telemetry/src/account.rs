@@ -1,4 +1,4 @@
-//! The time account: every microsecond of a trajectory, and of a worker's slots, goes to exactly one cause.
+//! The time account: every microsecond of a trajectory, of a worker's slots, and of a policy worker's device goes to exactly one cause.
 //!
 //! An account is at any moment in exactly one cause. Time is added in one place only, when it leaves a cause, by the clock and
 //! not by the caller; so the parts add up to the whole whatever the calls. What an account attributes it also adds to the
@@ -7,7 +7,7 @@
 use furrow_rollout::{Cause, TimeSplit};
 
 use crate::Figures;
-use crate::labels::{IdleCause, SlotUse};
+use crate::labels::{DeviceUse, IdleCause, Label, SlotUse};
 use crate::names::figures;
 
 /// Where the time of one trajectory goes, from [`Account::open`] to [`Account::close`].
@@ -29,6 +29,21 @@ pub struct WorkerAccount {
     idle_cause: IdleCause,
     since_micros: u64,
     figures: &'static Figures,
+}
+
+/// Where the time of a device goes, from when the account is opened.
+#[derive(Debug)]
+pub struct DeviceAccount {
+    used: DeviceUse,
+    since_micros: u64,
+    time: DeviceTime,
+    figures: &'static Figures,
+}
+
+/// Microseconds by what they went to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DeviceTime {
+    micros: [u64; DeviceUse::ALL.len()],
 }
 
 impl Account {
@@ -136,6 +151,56 @@ impl WorkerAccount {
         let idle: SlotUse = self.idle_cause.into();
         self.figures.slot_micros.at(SlotUse::Busy).add(elapsed * u64::from(self.busy));
         self.figures.slot_micros.at(idle).add(elapsed * u64::from(self.idle()));
+    }
+}
+
+impl DeviceAccount {
+    /// Opens idle, with nothing asked for.
+    pub fn open(now_micros: u64) -> Self {
+        Self::open_in(figures(), now_micros)
+    }
+
+    fn open_in(figures: &'static Figures, now_micros: u64) -> Self {
+        Self { used: DeviceUse::NoWork, since_micros: now_micros, time: DeviceTime::default(), figures }
+    }
+
+    /// From now on time goes to this.
+    pub fn enter(&mut self, used: DeviceUse, now_micros: u64) {
+        self.attribute(now_micros);
+        self.used = used;
+    }
+
+    /// All since the account was opened.
+    pub fn until(&mut self, now_micros: u64) -> DeviceTime {
+        self.attribute(now_micros);
+        self.time
+    }
+
+    /// The only place where a device's time is added.
+    fn attribute(&mut self, now_micros: u64) {
+        let elapsed = now_micros.saturating_sub(self.since_micros);
+        self.since_micros += elapsed;
+        self.time.micros[self.used.index()] += elapsed;
+        self.figures.device_micros.at(self.used).add(elapsed);
+    }
+}
+
+impl DeviceTime {
+    /// What went to one use.
+    pub fn of(&self, used: DeviceUse) -> u64 {
+        self.micros[used.index()]
+    }
+
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        self.micros.iter().sum()
+    }
+
+    /// What came after an earlier reading of the same account.
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut micros = self.micros;
+        micros.iter_mut().zip(earlier.micros).for_each(|(micros, earlier)| *micros -= earlier);
+        Self { micros }
     }
 }
 
@@ -247,6 +312,41 @@ mod tests {
             drop(worker);
             prop_assert_eq!((figures.slots.get(), figures.slots_busy.get()), (0, 0));
         }
+    }
+
+    proptest! {
+        #[test]
+        fn a_device_does_one_thing_at_a_time(calls in prop::collection::vec((0..DeviceUse::ALL.len(), -500_000i64..1_000_000), 0..80)) {
+            let figures = own_figures();
+            let (mut now, mut latest) = (1_000_000i64, 1_000_000i64);
+            let mut device = DeviceAccount::open_in(figures, now as u64);
+            let mut halfway = DeviceTime::default();
+            for (at, (used, moved)) in calls.iter().enumerate() {
+                now = (now + moved).max(0);
+                latest = latest.max(now);
+                device.enter(DeviceUse::ALL[*used], now as u64);
+                if at == calls.len() / 2 {
+                    halfway = device.until(now as u64);
+                }
+            }
+            let time = device.until(now as u64);
+            prop_assert_eq!(time.total(), (latest - 1_000_000) as u64, "the parts are the whole");
+            prop_assert_eq!(figures.device_micros.total(), time.total());
+            prop_assert_eq!(time.since(&halfway).total() + halfway.total(), time.total());
+            for used in DeviceUse::ALL {
+                prop_assert_eq!(figures.device_micros.at(*used).get(), time.of(*used));
+            }
+        }
+    }
+
+    #[test]
+    fn a_devices_time_goes_to_what_it_did_last() {
+        let mut device = DeviceAccount::open_in(own_figures(), 5);
+        device.enter(DeviceUse::Vision, 7); // nothing was asked for until here
+        device.enter(DeviceUse::Decode, 10);
+        let time = device.until(16);
+        let of = [DeviceUse::NoWork, DeviceUse::Vision, DeviceUse::Decode].map(|used| time.of(used));
+        assert_eq!((of, time.total()), ([2, 3, 6], 11));
     }
 
     #[test]

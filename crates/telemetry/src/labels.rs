@@ -106,6 +106,26 @@ labels! {
         Draining = "draining",
     }
 
+    /// What a policy worker's device does.
+    DeviceUse as "use" {
+        /// Computes the next token of sequences, and draws it.
+        Decode = "decode",
+        /// Reads prompts.
+        Prefill = "prefill",
+        /// Encodes tiles of screenshots.
+        Vision = "vision",
+        /// Copies states: forks, snapshots, to host memory and back.
+        Copy = "copy",
+        /// Takes new weights.
+        Weights = "weights",
+        /// Idle: nothing is asked for, every session waits for its page.
+        NoWork = "no_work",
+        /// Idle: steps wait, and none has a place.
+        NoRoom = "no_room",
+        /// Idle: the engine plans the next batch or takes in what was drawn.
+        Host = "host",
+    }
+
     /// How a browser was lost.
     BrowserDeath as "death" {
         /// Its process ended by itself.
@@ -215,6 +235,7 @@ mod tests {
         check::<PauseReason>();
         check::<IdleCause>();
         check::<SlotUse>();
+        check::<DeviceUse>();
         check::<BrowserDeath>();
         check::<BrowserLimit>();
         check::<BlockReason>();

@@ -17,14 +17,14 @@ mod names;
 mod process;
 mod prometheus;
 
-pub use account::{Account, WorkerAccount};
+pub use account::{Account, DeviceAccount, DeviceTime, WorkerAccount};
 pub use clock::{ManualTime, TimeSource};
 pub use config::{Level, TelemetryConfig, TelemetryFile};
 pub use events::*;
 pub use export::{ExportError, Exporter, export};
 pub use labels::{
-    BlockReason, BrowserDeath, BrowserLimit, IdleCause, Label, PauseReason, Role, SessionEnd, SlotUse,
-    WorkerKind,
+    BlockReason, BrowserDeath, BrowserLimit, DeviceUse, IdleCause, Label, PauseReason, Role, SessionEnd,
+    SlotUse, WorkerKind,
 };
 pub use logs::{LogError, Logs, log_path};
 pub use memory::available_bytes;

@@ -6,7 +6,7 @@
 use furrow_rollout::{Cause, End, OutcomeName};
 
 use crate::labels::{
-    BlockReason, BrowserDeath, BrowserLimit, Label, PauseReason, SessionEnd, SlotUse, WorkerKind,
+    BlockReason, BrowserDeath, BrowserLimit, DeviceUse, Label, PauseReason, SessionEnd, SlotUse, WorkerKind,
 };
 use crate::metrics::{Average, Buckets, Counter, Family, Gauge, Histogram, Measure};
 
@@ -210,6 +210,8 @@ figures! {
     replies_repeated: Counter = "policy/replies_repeated" in Count;
     /// From an observation read to its reply sent.
     service_micros: Histogram = "policy/service_micros" in Micros;
+    /// Where the device's time went; the parts add up to the time the engine ran.
+    device_micros: Counter by DeviceUse = "policy/device_micros" in Micros;
 
     // The process, and with it everything it started: browsers are most of a worker.
     /// CPU time of this process.

@@ -47,3 +47,20 @@ fn a_transformer_pays_six_times_the_bytes_a_token() {
     near(transformer.weight_bytes() / 2.0, 8.7e9, 0.03);
     assert_eq!(transformer.screenshot_tokens(1280, 720), 40 * 23);
 }
+
+#[test]
+fn a_batch_takes_as_long_as_its_rows_and_reads_the_weights_once() {
+    let (model, device) = (Config::published(), Device::named("h200").unwrap());
+    let batch = |decodes, spans: &[Prefill]| Batch::floor(&model, device, decodes, 8000.0, spans);
+    let span = Prefill { new: 828.0, past: 8000.0 };
+    near(batch(80, &[]).seconds(), seconds(&model.decode(80.0, 8000.0), device), 1e-12);
+    near(batch(0, &[span]).seconds(), seconds(&model.prefill(828.0, 8000.0), device), 1e-12);
+    let both = batch(80, &[span, span]);
+    assert_eq!(both.decode, batch(80, &[]).seconds());
+    // The products' operations, and 1.1 ms a span for bytes of activations.
+    near(both.prefill, 2.0 * 41.2e12 / 1792.0 * 828.0 / device.flops, 0.12);
+    // One token alone reads every weight; beside others it costs next to nothing.
+    let one = [Prefill { new: 1.0, past: 8000.0 }];
+    assert!(batch(0, &one).prefill > 5e-3 && batch(1, &one).prefill < 2e-4, "{:?}", batch(1, &one));
+    assert!(batch(0, &[span, span]).prefill < 2.0 * batch(0, &[span]).prefill);
+}

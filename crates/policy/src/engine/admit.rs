@@ -3,6 +3,7 @@
 //! Steps are admitted in the order they came. One that finds no room holds up those behind it, so that none starves; one whose state a
 //! sibling is just making waits for it and lets others pass.
 
+use furrow_model::backend::Backend as _;
 use furrow_rollout::StateOrigin;
 
 use super::step::{Session, State};
@@ -187,7 +188,7 @@ impl Engine {
         let idlest = at_rest.min_by_key(|(_, session)| (session.step.is_some(), session.touched));
         let Some((_, session)) = idlest else { return false };
         let State::Device(place) = &session.state else { return false };
-        let Some(parked) = self.lot.park(&mut *self.device, place) else { return false };
+        let Some(parked) = self.lot.park(&mut self.device, place) else { return false };
         let state = std::mem::replace(&mut session.state, State::Host(parked));
         self.drop_state(state);
         true

@@ -2,14 +2,14 @@
 
 use std::time::Instant;
 
-use furrow_model::backend::{BackendError, Inset, Span, Want};
+use furrow_model::backend::{Backend as _, BackendError, Inset, Span, Want};
 use furrow_model::sample::Picked;
 use furrow_rollout::FinishReason;
 
 use super::step::{Session, State};
 use super::{Engine, Fault, SessionId};
 use crate::features::TileKey;
-use crate::schedule::{Ready, plan};
+use crate::schedule::{Limits, Ready, plan};
 use crate::sequence::TileRows;
 use crate::slots::Place;
 
@@ -27,7 +27,9 @@ impl Session {
 
 impl Engine {
     pub(super) fn run_batch(&mut self) {
-        let mut batch = plan(self.ready(), self.limits);
+        let ready = self.ready();
+        let prefill_tokens = self.pace.rows(&ready, self.limits.prefill_tokens);
+        let mut batch = plan(ready, Limits { prefill_tokens, ..self.limits });
         let insets = self.bring_tiles(&mut batch);
         if !batch.is_empty() && self.broken.is_none() {
             self.run_together(&batch, &insets);
@@ -186,6 +188,10 @@ impl Engine {
         let sessions = || batch.iter().filter_map(|id| self.sessions.get(id));
         let rows: u32 = sessions().map(rows_of).sum();
         let together = sessions().filter(|session| session.decodes()).count() as u64;
+        if together > 0 {
+            let prefilled: u32 = sessions().filter(|session| !session.decodes()).map(rows_of).sum();
+            self.pace.ran(prefilled);
+        }
         let micros = began.elapsed().as_secs_f64() * 1e6;
         for id in batch {
             let Some(session) = self.sessions.get_mut(id) else { continue };

@@ -1,0 +1,309 @@
+//! The scheduler's twin: the engine itself, in front of a device of air that takes as long as the floor says, on a clock of its own.
+//!
+//! A closed loop as `furrow_model::floor::Rollout` counts it: sessions of all ages see a page, get a reply of fixed length, act in
+//! their page for a while and come back. Admission, planning, chunks, forks, tile features and parking are the engine's own; only the
+//! device and the time are not real. So what the twin loses against the floor, the scheduler loses. No two tiles are alike and no two
+//! trajectories share a word: nothing comes from a cache.
+
+mod actor;
+mod device;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use furrow_model::backend::{PAGE_TOKENS, Room};
+use furrow_model::config::Config;
+use furrow_model::floor::{Device, Keep, Mix, Rollout, Work};
+use furrow_rollout::{ContextPolicy, PolicyVersion};
+use furrow_telemetry::{DeviceTime, ManualTime, TimeSource};
+
+use crate::engine::{Engine, Settings};
+use actor::{Actor, Next};
+use device::Air;
+
+/// Tokens of a prefill chunk that suit a device of the H200's class: it computes 183 rows in the time it reads their weights.
+pub const PREFILL_CHUNK: u32 = 512;
+/// The most tokens beside decode: what a backlog may be read with; the pace decides below it.
+pub const PREFILL_TOKENS: u32 = 4096;
+/// Two are made by each trajectory that begins, and one of them is wanted at its next step.
+const SNAPSHOTS: u32 = 32;
+/// Each is held as an id: 4 bytes.
+const TOKENS_MAX: u64 = 50_000_000;
+
+/// What is simulated.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TwinSettings {
+    /// The sessions.
+    pub mix: Mix,
+    /// What they keep: `append` or `last_image`.
+    pub keep: ContextPolicy,
+    /// Tokens of a prefill chunk: `policy.engine.prefill_chunk`.
+    pub prefill_chunk: u32,
+    /// Tokens prefilled beside the decode rows of a batch: `policy.engine.prefill_tokens`.
+    pub prefill_tokens: u32,
+    /// How long it is watched, in its own time, from when the sessions are spread evenly.
+    pub seconds: f64,
+}
+
+/// What was seen.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Outcome {
+    /// Steps that ended.
+    pub steps: u64,
+    /// In so many microseconds.
+    pub micros: u64,
+    /// The floor of the same sessions on the same device.
+    pub floor: Rollout,
+    /// Where the device's time went.
+    pub time: DeviceTime,
+    /// Seconds from a page to its reply, in the mean.
+    pub reply_seconds: f64,
+    /// States that were copied to host memory because the device was full.
+    pub parked: u64,
+}
+
+/// Why nothing is simulated.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TwinError {
+    /// No floor is known for it.
+    #[error("{0} has no twin; use append or last_image")]
+    Keep(ContextPolicy),
+    /// No loop to speak of.
+    #[error("the sessions have too few {0}")]
+    TooFew(&'static str),
+    /// The device is too small for one session, or a chunk is larger than a batch.
+    #[error("the engine does not run so: {0}")]
+    Misfit(String),
+    /// More tokens than a simulation should hold.
+    #[error("{tokens} tokens of all sessions together are more than the {TOKENS_MAX} that are simulated")]
+    TooLarge {
+        /// At the sessions' longest.
+        tokens: u64,
+    },
+    /// A step was not answered.
+    #[error("the engine gave up on a session: {0}")]
+    Fault(String),
+}
+
+/// Runs the engine in its own time. Deterministic: the same settings give the same outcome.
+pub fn simulate(
+    config: &Config,
+    device: &'static Device,
+    settings: &TwinSettings,
+) -> Result<Outcome, TwinError> {
+    let keep = match settings.keep {
+        ContextPolicy::Append => Keep::Append,
+        ContextPolicy::LastImage => Keep::LastImage,
+        other => return Err(TwinError::Keep(other)),
+    };
+    let Mix { steps, sessions, generated, text, .. } = settings.mix;
+    let least = [
+        ("steps", steps, 1),
+        ("sessions", sessions, 1),
+        ("generated tokens", generated, 1),
+        ("text", text, 3),
+    ];
+    if let Some((what, _, _)) = least.into_iter().find(|(_, has, needs)| has < needs) {
+        return Err(TwinError::TooFew(what));
+    }
+    let floor = Rollout::floor(config, device, &settings.mix, keep);
+    let tokens = (floor.context_max * settings.mix.sessions as f64) as u64;
+    if tokens > TOKENS_MAX {
+        return Err(TwinError::TooLarge { tokens });
+    }
+    let mut world = World::new(config, device, settings, &floor)?;
+    // In the mean a session comes round once in this time.
+    let round = (settings.mix.sessions as f64 / floor.steps_per_second * 1e6) as u64;
+    world.spread(round);
+    world.run_for(4 * round)?;
+    let before = world.reading();
+    world.run_for((settings.seconds * 1e6) as u64)?;
+    let after = world.reading();
+    let steps = after.steps - before.steps;
+    Ok(Outcome {
+        steps,
+        micros: after.now - before.now,
+        floor,
+        time: after.time.since(&before.time),
+        reply_seconds: (after.waited - before.waited) as f64 / 1e6 / steps.max(1) as f64,
+        parked: after.parked - before.parked,
+    })
+}
+
+impl Outcome {
+    /// Steps a second.
+    pub fn steps_per_second(&self) -> f64 {
+        self.steps as f64 / (self.micros as f64 / 1e6)
+    }
+
+    /// Share of the floor's rate that was reached.
+    pub fn share(&self) -> f64 {
+        self.steps_per_second() / self.floor.steps_per_second
+    }
+}
+
+/// Sessions, their pages, and one engine.
+struct World {
+    engine: Engine,
+    time: TimeSource,
+    hand: ManualTime,
+    actors: Vec<Actor>,
+    /// When whose page has acted.
+    due: BinaryHeap<Reverse<(u64, usize)>>,
+    page_micros: u64,
+    steps: u64,
+    /// Microseconds from pages to replies, summed.
+    waited: u64,
+}
+
+/// What a moment looks like.
+struct Reading {
+    now: u64,
+    steps: u64,
+    waited: u64,
+    parked: u64,
+    time: DeviceTime,
+}
+
+impl World {
+    /// Sessions of all ages, their past on the device.
+    fn new(
+        config: &Config,
+        device: &'static Device,
+        settings: &TwinSettings,
+        floor: &Rollout,
+    ) -> Result<Self, TwinError> {
+        let (time, hand) = TimeSource::manual(0);
+        let settings_of_engine = engine_settings(settings, floor);
+        let room = room(config, device, settings, &settings_of_engine);
+        let air = Air::new(config.clone(), device, room, hand.clone());
+        let engine = Engine::with_clock(Box::new(air), settings_of_engine, time.clone())
+            .map_err(|misfit| TwinError::Misfit(misfit.to_string()))?;
+        let tiles = config.screenshot_tokens(settings.mix.screenshot.0, settings.mix.screenshot.1);
+        let rows_per_tile = config.vision.as_ref().map_or(1, |vision| vision.rows_per_tile());
+        let actor = |index| Actor::new(index, settings, (tiles / rows_per_tile, rows_per_tile));
+        let mut world = Self {
+            engine,
+            time,
+            hand,
+            actors: (0..settings.mix.sessions).map(actor).collect(),
+            due: BinaryHeap::new(),
+            page_micros: (settings.mix.page_seconds * 1e6) as u64,
+            steps: 0,
+            waited: 0,
+        };
+        for index in 0..world.actors.len() {
+            world.actors[index].begin(&mut world.engine, index % settings.mix.steps)?;
+            while !world.engine.is_idle() {
+                world.engine.step();
+            }
+            world.collect()?;
+        }
+        world.due.clear();
+        Ok(world)
+    }
+
+    /// Lets the sessions see their next pages one after another, evenly over this time and not in the order of their ages.
+    fn spread(&mut self, micros: u64) {
+        for index in 0..self.actors.len() {
+            // Multiples of the golden ratio fill a round evenly, and neighbours in age come far apart.
+            let place = (index as f64 * 0.618_033_988_75).fract() * micros as f64;
+            self.due.push(Reverse((self.time.micros() + place as u64, index)));
+        }
+    }
+
+    fn run_for(&mut self, micros: u64) -> Result<(), TwinError> {
+        let end = self.time.micros() + micros;
+        while self.time.micros() < end {
+            self.show_due();
+            let before = (self.time.micros(), self.steps);
+            if !self.engine.is_idle() {
+                self.engine.step();
+                self.collect()?;
+            }
+            if before == (self.time.micros(), self.steps) {
+                self.wait(end);
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing can run before the next page has acted.
+    fn wait(&self, end: u64) {
+        let next = self.due.peek().map_or(end, |Reverse((at, _))| (*at).min(end));
+        self.hand.advance(next.saturating_sub(self.time.micros()));
+    }
+
+    fn show_due(&mut self) {
+        while let Some(Reverse((at, index))) = self.due.peek().copied()
+            && at <= self.time.micros()
+        {
+            self.due.pop();
+            self.actors[index].show(&mut self.engine, at);
+        }
+    }
+
+    /// Takes what the engine has answered; each page acts and will be seen again.
+    fn collect(&mut self) -> Result<(), TwinError> {
+        let now = self.time.micros();
+        for (index, actor) in self.actors.iter_mut().enumerate() {
+            match actor.poll(&mut self.engine)? {
+                Next::Waits => continue,
+                Next::Aged => {}
+                Next::Acts { seen } => {
+                    self.steps += 1;
+                    self.waited += now - seen;
+                }
+            }
+            self.due.push(Reverse((now + self.page_micros, index)));
+        }
+        Ok(())
+    }
+
+    fn reading(&mut self) -> Reading {
+        Reading {
+            now: self.time.micros(),
+            steps: self.steps,
+            waited: self.waited,
+            parked: self.engine.parked(),
+            time: self.engine.device_time(),
+        }
+    }
+}
+
+/// The engine as it would be set up for these sessions: a slot each, and one for the fork of each that works.
+fn engine_settings(settings: &TwinSettings, floor: &Rollout) -> Settings {
+    let sessions = settings.mix.sessions as u32;
+    let slots = if settings.keep == ContextPolicy::Append { sessions } else { 2 * sessions };
+    Settings {
+        state_slots: slots + 2,
+        // With `last_image` the task is read once, on the first fork; its snapshot is what the kept state begins with.
+        snapshot_slots: if settings.keep == ContextPolicy::Append { 0 } else { SNAPSHOTS },
+        chunk: settings.prefill_chunk,
+        prefill_tokens: settings.prefill_tokens,
+        // Beside the floor's longest: the stop id behind each reply.
+        context_tokens_max: floor.context_max as u32 + settings.mix.steps as u32 + 1,
+        // A state of air has no bytes: room for each session's.
+        parked_bytes_max: sessions.into(),
+        version: PolicyVersion(0),
+    }
+}
+
+/// Everything the device has beside weights and workspace, as [`Work::sessions_that_fit`] counts it: slots, and pages of what they leave.
+fn room(config: &Config, device: &Device, settings: &TwinSettings, engine: &Settings) -> Room {
+    let page_bytes = config.session_bytes(PAGE_TOKENS as f64) - config.session_bytes(0.0);
+    let free = device.memory * 0.92 - 6e9 - config.weight_bytes();
+    let slots = engine.state_slots + engine.snapshot_slots;
+    let left = free - f64::from(slots) * config.session_bytes(0.0);
+    Room {
+        slots,
+        pages: (left / page_bytes).max(0.0) as u32,
+        rows_max: settings.prefill_tokens + 8 * engine.state_slots,
+        logits_max: engine.state_slots,
+        // A chunk's tiles and one more for each session that is between two chunks; a tile's 256 rows of 5,120 are 2.6 MB.
+        features: 1024,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,176 @@
+//! The scheduler's share of the floor, and its time account.
+
+use furrow_rollout::ImageSpan;
+use furrow_telemetry::{DeviceUse, Label};
+use proptest::prelude::*;
+
+use super::*;
+use crate::context::{Seen, Turn};
+use crate::conversation::{Conversation, Replay};
+
+const THREE_TILES: (usize, usize) = (1280, 720);
+const SEVEN_TILES: (usize, usize) = (1440, 900);
+
+fn settings(screenshot: (usize, usize), keep: ContextPolicy) -> TwinSettings {
+    TwinSettings {
+        mix: Mix { screenshot, ..Mix::default() },
+        keep,
+        prefill_chunk: PREFILL_CHUNK,
+        prefill_tokens: PREFILL_TOKENS,
+        seconds: 60.0,
+    }
+}
+
+/// A few sessions of short steps.
+fn small(sessions: usize) -> TwinSettings {
+    let mix = Mix { sessions, steps: 3, generated: 5, page_seconds: 0.25, ..Mix::default() };
+    let whole = settings(THREE_TILES, ContextPolicy::Append);
+    TwinSettings { mix, seconds: 4.0, prefill_chunk: 2048, ..whole }
+}
+
+#[track_caller]
+fn run_on(device: &str, settings: &TwinSettings) -> Outcome {
+    simulate(&Config::published(), Device::named(device).unwrap(), settings).unwrap()
+}
+
+#[track_caller]
+fn check_share(screenshot: (usize, usize), keep: ContextPolicy) {
+    let outcome = run_on("h200", &settings(screenshot, keep));
+    let of = |used: &DeviceUse| {
+        format!("{} {:.1} %", used.word(), 100.0 * outcome.time.of(*used) as f64 / outcome.micros as f64)
+    };
+    println!(
+        "{keep} at {screenshot:?}: {:.2} of {:.2} steps/s, {:.1} %, a reply in {:.2} s; {}",
+        outcome.steps_per_second(),
+        outcome.floor.steps_per_second,
+        100.0 * outcome.share(),
+        outcome.reply_seconds,
+        DeviceUse::ALL.iter().map(of).collect::<Vec<_>>().join(", ")
+    );
+    // Sessions come in waves, which a window cuts; more than that over the floor would be a fault of the twin.
+    assert!((0.9..1.05).contains(&outcome.share()), "{:.3} of the floor: {outcome:?}", outcome.share());
+    assert_eq!(outcome.time.total(), outcome.micros, "{outcome:?}");
+    let idle = [DeviceUse::NoWork, DeviceUse::NoRoom, DeviceUse::Host].map(|why| outcome.time.of(why));
+    assert!(
+        idle.iter().sum::<u64>() * 100 < outcome.micros * 5,
+        "sessions have fallen into step: {outcome:?}"
+    );
+}
+
+#[test]
+fn append_reaches_nine_tenths_of_its_floor_at_three_tiles() {
+    check_share(THREE_TILES, ContextPolicy::Append);
+}
+
+#[test]
+fn append_reaches_nine_tenths_of_its_floor_at_seven_tiles() {
+    check_share(SEVEN_TILES, ContextPolicy::Append);
+}
+
+#[test]
+fn last_image_reaches_nine_tenths_of_its_floor_at_three_tiles() {
+    check_share(THREE_TILES, ContextPolicy::LastImage);
+}
+
+#[test]
+fn last_image_reaches_nine_tenths_of_its_floor_at_seven_tiles() {
+    check_share(SEVEN_TILES, ContextPolicy::LastImage);
+}
+
+/// The twin lays what sessions of the real policy would.
+#[test]
+fn an_actor_lays_what_a_conversation_would() {
+    for keep in [ContextPolicy::Append, ContextPolicy::LastImage] {
+        let settings = TwinSettings { keep, ..small(1) };
+        let mut actor = Actor::new(7, &settings, (3, 256));
+        let mut conversation = Conversation::new(keep, Replay::AtOnce);
+        for step in 0..4 {
+            let (kept, prompt) = actor.lays();
+            let placed = &prompt.pictures[0];
+            let (at, rows) = (placed.at, placed.picture.rows());
+            let span = ImageSpan {
+                step,
+                token_start: at,
+                token_len: rows,
+                tiles_x: 3,
+                tiles_y: 1,
+                blob_sha256: placed.picture.blob_sha256,
+                rgb_sha256: placed.picture.rgb_sha256,
+            };
+            let turn =
+                Turn { ids: prompt.ids.clone(), seen: Some(Seen { span, leaves: at - 1..at + rows + 1 }) };
+            let shown = conversation.show(&turn, Some(placed.picture.clone()), at - 1);
+            assert_eq!((shown.kept, shown.stretch), (kept, prompt), "{keep}, step {step}");
+            assert_eq!(shown.stays, keep == ContextPolicy::Append);
+            conversation.answered(turn, &actor.response());
+            actor.answered();
+        }
+    }
+}
+
+/// One session alone: each use of the device can be counted by hand.
+#[test]
+fn a_session_alone_is_accounted_for_step_by_step() {
+    let settings = small(1);
+    let outcome = run_on("h200", &settings);
+    let (config, device) = (Config::published(), Device::named("h200").unwrap());
+    let of = |used| outcome.time.of(used) as f64 / 1e6 / outcome.steps as f64;
+    let near = |got: f64, want: f64| (got / want - 1.0).abs() < 0.1;
+    let seconds = |parts: &[_]| furrow_model::floor::seconds(parts, device);
+    assert!(near(of(DeviceUse::NoWork), settings.mix.page_seconds), "{outcome:?}");
+    assert!(near(of(DeviceUse::Vision), seconds(&config.vision(1280, 720))), "{outcome:?}");
+    // The first token is drawn from the prompt's own logits.
+    assert!(near(of(DeviceUse::Decode), 4.0 * seconds(&config.decode(1.0, 2000.0))), "{outcome:?}");
+    let turns = [(828.0 + 1200.0, 0.0), (828.0, 2033.0), (828.0, 2866.0)];
+    let prefill: f64 = turns.iter().map(|(new, past)| seconds(&config.prefill(*new, *past))).sum();
+    assert!(near(of(DeviceUse::Prefill), prefill / 3.0), "{outcome:?}");
+    assert_eq!(outcome.time.of(DeviceUse::Host) + outcome.time.of(DeviceUse::NoRoom), 0, "{outcome:?}");
+}
+
+/// 48 GB hold some of these sessions beside the weights: the others are parked while their pages act.
+#[test]
+fn a_small_device_parks_and_says_so() {
+    let mix = Mix { sessions: 24, steps: 60, generated: 20, page_seconds: 1.0, ..Mix::default() };
+    let outcome = run_on("l40s", &TwinSettings { mix, ..settings(SEVEN_TILES, ContextPolicy::Append) });
+    assert!(outcome.parked > 0 && outcome.time.of(DeviceUse::Copy) > 0, "{outcome:?}");
+    assert_eq!(outcome.time.total(), outcome.micros);
+}
+
+#[test]
+fn what_has_no_twin_is_refused() {
+    let refused = |change: fn(&mut TwinSettings)| {
+        let mut settings = small(2);
+        change(&mut settings);
+        simulate(&Config::published(), Device::named("h200").unwrap(), &settings).unwrap_err()
+    };
+    assert_eq!(refused(|it| it.keep = ContextPolicy::Fresh), TwinError::Keep(ContextPolicy::Fresh));
+    assert_eq!(refused(|it| it.mix.steps = 0), TwinError::TooFew("steps"));
+    assert_eq!(refused(|it| it.mix.text = 2), TwinError::TooFew("text"));
+    assert!(matches!(refused(|it| it.prefill_tokens = 64), TwinError::Misfit(_)));
+    assert!(matches!(refused(|it| it.mix.sessions = 5000), TwinError::Misfit(_)));
+    assert!(matches!(refused(|it| it.mix.sessions = 100_000), TwinError::TooLarge { .. }));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    #[test]
+    fn every_microsecond_has_one_cause(
+        sessions in 1usize..9,
+        steps in 1usize..5,
+        generated in 1usize..7,
+        page_millis in 1u32..900,
+        chunk in prop::sample::select(vec![64u32, 300, 2048]),
+        last_image: bool,
+    ) {
+        let page_seconds = f64::from(page_millis) / 1e3;
+        let mix = Mix { sessions, steps, generated, page_seconds, ..Mix::default() };
+        let keep = if last_image { ContextPolicy::LastImage } else { ContextPolicy::Append };
+        let settings = TwinSettings { mix, keep, prefill_chunk: chunk, seconds: 2.0, ..small(1) };
+        let outcome = run_on("h200", &settings);
+        prop_assert_eq!(outcome.time.total(), outcome.micros);
+        prop_assert!(outcome.micros >= 2_000_000, "{:?}", outcome);
+        prop_assert!(outcome.steps > 0, "{:?}", outcome);
+        prop_assert_eq!(simulate(&Config::published(), Device::named("h200").unwrap(), &settings).unwrap(), outcome);
+    }
+}
