@@ -180,7 +180,7 @@ impl World {
         let engine = Engine::with_clock(Box::new(air), settings_of_engine, time.clone())
             .map_err(|misfit| TwinError::Misfit(misfit.to_string()))?;
         let tiles = config.screenshot_tokens(settings.mix.screenshot.0, settings.mix.screenshot.1);
-        let rows_per_tile = config.vision.as_ref().map_or(1, |vision| vision.rows_per_tile());
+        let rows_per_tile = config.vision.as_ref().map_or(1, furrow_model::config::VisionConfig::rows_per_tile);
         let actor = |index| Actor::new(index, settings, (tiles / rows_per_tile, rows_per_tile));
         let mut world = Self {
             engine,
