@@ -12,7 +12,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use furrow_model::backend::{PAGE_TOKENS, Room};
-use furrow_model::config::Config;
+use furrow_model::config::{Config, VisionConfig};
 use furrow_model::floor::{Device, Keep, Mix, Rollout, Work};
 use furrow_rollout::{ContextPolicy, PolicyVersion};
 use furrow_telemetry::{DeviceTime, ManualTime, TimeSource};
@@ -180,7 +180,7 @@ impl World {
         let engine = Engine::with_clock(Box::new(air), settings_of_engine, time.clone())
             .map_err(|misfit| TwinError::Misfit(misfit.to_string()))?;
         let tiles = config.screenshot_tokens(settings.mix.screenshot.0, settings.mix.screenshot.1);
-        let rows_per_tile = config.vision.as_ref().map_or(1, furrow_model::config::VisionConfig::rows_per_tile);
+        let rows_per_tile = config.vision.as_ref().map_or(1, VisionConfig::rows_per_tile);
         let actor = |index| Actor::new(index, settings, (tiles / rows_per_tile, rows_per_tile));
         let mut world = Self {
             engine,
