@@ -1,5 +1,7 @@
 //! `furrow plan`: what a model takes on a device, how many sessions fit, and the floor of a rollout, before a machine is rented.
 
+mod simulate;
+
 use std::path::PathBuf;
 
 use clap::Args;
@@ -7,6 +9,7 @@ use furrow_model::config::Config;
 use furrow_model::floor::{DEVICES, Device, Keep, Mix, Rollout, Transformer, Work};
 use serde_json::{Value, json};
 
+use self::simulate::SimulateArgs;
 use super::model::chain;
 use crate::{Failure, output};
 
@@ -34,6 +37,8 @@ pub struct PlanArgs {
     /// Seconds that the page takes for a step
     #[arg(long, default_value_t = 2.0, value_parser = page_seconds)]
     page_seconds: f64,
+    #[command(flatten)]
+    simulated: SimulateArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -58,13 +63,16 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
     let (name, config) = model(args)?;
     let transformer =
         Candidate { name: Transformer::HOLO2_8B.name.into(), work: Box::new(Transformer::HOLO2_8B) };
-    let candidates = [Candidate { name, work: Box::new(config) }, transformer];
     let mix = args.mix();
+    let simulated = args.simulated.run(&config, device, &mix)?;
+    let candidates = [Candidate { name, work: Box::new(config) }, transformer];
     if args.json {
         let models: Vec<Value> = candidates.iter().map(|candidate| candidate.value(device, &mix)).collect();
-        return Ok(output::json(
-            &json!({ "gpu": device.name, "figures_from": device.source, "models": models }),
-        )?);
+        let mut told = json!({ "gpu": device.name, "figures_from": device.source, "models": models });
+        if !simulated.is_empty() {
+            told["simulated"] = simulate::value(&simulated);
+        }
+        return Ok(output::json(&told)?);
     }
     output::line(format!(
         "{}: {:.2} TB/s, {:.0} TFLOP/s bfloat16, {} ({})",
@@ -81,6 +89,7 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
     for candidate in &candidates {
         candidate.tell(device, &mix);
     }
+    args.simulated.tell(&simulated);
     output::line(
         "\nFloors: bytes and operations at the device's own rates, no launch, no wait. Expect 60 % of them.",
     );
