@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::shape::{Field, FieldKind, Fields, Shape, field, listed, read_call};
 use super::space::Space;
-use super::{Dialect, Remarks, Said, cut, no_word};
+use super::{Dialect, NOTCH_PIXELS, Remarks, Said, cut, distance, no_word};
 
 pub(super) const COMPUTER: Dialect = Dialect {
     name: "anthropic_computer",
@@ -20,9 +20,6 @@ pub(super) const COMPUTER: Dialect = Dialect {
     needs_marks: false,
     frame: None,
 };
-
-/// Pixels of one click of the wheel.
-const NOTCH_PIXELS: u32 = 100;
 
 const PLACE_OR_NONE: &[Field] = &[field("coordinate", FieldKind::PairOrNone)];
 
@@ -179,11 +176,7 @@ fn blocks(action: &Action, image: Size) -> Option<Vec<Value>> {
             "action": "left_click_drag", "start_coordinate": from.as_ref().map(place), "coordinate": place(to),
         }),
         Action::Scroll { at, direction, pixels } => {
-            let side = match direction {
-                Direction::Up | Direction::Down => image.height,
-                Direction::Left | Direction::Right => image.width,
-            };
-            let clicks = pixels.unwrap_or(side * 4 / 5).div_ceil(NOTCH_PIXELS).clamp(1, 100);
+            let clicks = distance(*direction, *pixels, image).div_ceil(NOTCH_PIXELS).clamp(1, 100);
             json!({
                 "action": "scroll", "coordinate": at.as_ref().map(place), "scroll_direction": direction.as_str(),
                 "scroll_amount": clicks,

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::holo::{Aim, call, web_address};
 use super::shape::{Field, FieldKind, Fields, Shape, field, listed, read_call};
 use super::space::Space;
-use super::{Dialect, Frame, Remarks, Said, Seen, no_word};
+use super::{Dialect, Frame, NOTCH_PIXELS, Remarks, Said, Seen, no_word};
 
 pub(super) const STEP: Dialect = Dialect {
     name: "holo_step",
@@ -25,9 +25,6 @@ pub(super) const STEP: Dialect = Dialect {
         shapes: |_| SHAPES.iter().filter(|shape| shape.name != PLAN).copied().collect(),
     }),
 };
-
-/// Pixels of one notch of the wheel.
-const NOTCH_PIXELS: u32 = 100;
 
 const PLAN: &str = "update_plan";
 const COORDINATE: FieldKind = FieldKind::Whole { from: 0, to: 1000 };

@@ -16,7 +16,7 @@ mod tests;
 mod ui_tars;
 mod web_voyager;
 
-use furrow_rollout::{Action, ExtraAction, Grammar, Mark, Observation, Reply, Size};
+use furrow_rollout::{Action, Direction, ExtraAction, Grammar, Mark, Observation, Reply, Size};
 use sha2::{Digest, Sha256};
 
 pub(crate) use shape::{Field, FieldKind, Shape};
@@ -26,6 +26,9 @@ pub const HOLO_NAVIGATION: &str = "holo_navigation";
 
 /// Replies longer than this are refused unread: 64 KiB are no single step.
 const TEXT_BYTES_MAX: usize = 64 << 10;
+
+/// Pixels of one notch of the wheel, in grammars that count those.
+const NOTCH_PIXELS: u32 = 100;
 
 /// Words around an action that carry no weight for what is done.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -179,6 +182,15 @@ pub fn sha256(grammar: &Grammar) -> String {
 /// That a grammar cannot say something.
 fn no_word(grammar: &str, action: &Action) -> String {
     format!("{grammar} has no word for {:?} as it is asked for here", action.kind())
+}
+
+/// Pixels that a scroll moves, for grammars that always say how far: most of a screen where the action does not.
+fn distance(direction: Direction, pixels: Option<u32>, image: Size) -> u32 {
+    let side = match direction {
+        Direction::Up | Direction::Down => image.height,
+        Direction::Left | Direction::Right => image.width,
+    };
+    pixels.unwrap_or(side * 4 / 5)
 }
 
 /// A text in an error, cut short.

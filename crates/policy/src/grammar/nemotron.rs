@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::holo::web_address;
 use super::shape::{Field, FieldKind, Fields, Shape, field, listed, read_call};
 use super::space::Space;
-use super::{Dialect, Remarks, Said, Seen, no_word};
+use super::{Dialect, NOTCH_PIXELS, Remarks, Said, Seen, distance, no_word};
 
 pub(super) const TOOLS: Dialect = Dialect {
     name: "nemotron_tools",
@@ -25,9 +25,6 @@ pub(super) const TOOLS: Dialect = Dialect {
 
 const OPEN: &str = "<TOOLCALL>";
 const CLOSE: &str = "</TOOLCALL>";
-
-/// Pixels of one notch of the wheel.
-const NOTCH_PIXELS: u32 = 100;
 
 const PLACE: &[Field] = &[field("coordinate", FieldKind::Pair)];
 
@@ -258,8 +255,7 @@ fn call(action: &Action, image: Size) -> Option<Call> {
             usize::from((*times).min(PRESSES_MAX))
         ])),
         Action::Scroll { at, direction, pixels } => {
-            // Most of a screen is some six notches.
-            let notches = pixels.map_or(6.0, |pixels| f64::from(pixels) / f64::from(NOTCH_PIXELS));
+            let notches = f64::from(distance(*direction, *pixels, image)) / f64::from(NOTCH_PIXELS);
             let parameters = json!({ "scroll_direction": direction.as_str(), "scroll_amount": notches });
             let mut action = json!({ "action": "scroll", "scroll_parameters": parameters });
             if let Some(at) = at {

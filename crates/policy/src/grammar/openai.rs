@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::holo::web_address;
 use super::shape::{FieldKind, Fields, Shape, field, listed, read_call};
 use super::space::Space;
-use super::{Dialect, Said, cut, no_word};
+use super::{Dialect, Said, cut, distance, no_word};
 
 pub(super) const COMPUTER: Dialect = Dialect {
     name: "openai_computer",
@@ -223,11 +223,7 @@ fn items(action: &Action, image: Size) -> Option<Vec<Value>> {
         Action::Scroll { at, direction, pixels } => {
             let centre = PagePoint { x: image.width as f32 / 2.0, y: image.height as f32 / 2.0 };
             let (x, y) = place(&at.unwrap_or(centre));
-            let side = match direction {
-                Direction::Up | Direction::Down => image.height,
-                Direction::Left | Direction::Right => image.width,
-            };
-            let far = i64::from(pixels.unwrap_or(side * 4 / 5));
+            let far = i64::from(distance(*direction, *pixels, image));
             let (scroll_x, scroll_y) = match direction {
                 Direction::Down => (0, far),
                 Direction::Up => (0, -far),

@@ -1,6 +1,6 @@
 //! What holds for every grammar. Each file has a table of its own replies.
 
-use furrow_rollout::{Direction, PagePoint, Size};
+use furrow_rollout::{PagePoint, Size};
 use furrow_testkit::nouns;
 use proptest::prelude::*;
 
