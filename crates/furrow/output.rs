@@ -14,6 +14,11 @@ pub fn json(value: &impl Serialize) -> Result<(), serde_json::Error> {
     Ok(())
 }
 
+/// How far a command is, on the error stream.
+pub fn aside(text: impl AsRef<str>) {
+    eprintln!("{}", text.as_ref());
+}
+
 /// What is wrong, on the error stream.
 pub fn complain(text: &str) {
     eprintln!("furrow: {text}");

@@ -29,7 +29,7 @@ impl Progress {
     pub fn new(as_json: bool) -> Self {
         let show = match (as_json, std::io::stderr().is_terminal()) {
             (true, _) => Show::Json { last: None },
-            (false, true) => Show::Bar(bar()),
+            (false, true) => Show::Bar(bar("groups")),
             (false, false) => Show::Lines { last: None },
         };
         Self { show, began: Instant::now() }
@@ -79,9 +79,59 @@ pub fn figures(now: &ProgressResponse) -> Value {
     })
 }
 
-fn bar() -> ProgressBar {
+/// How many of so many things are done: on the error stream, so that what a command prints stays what it found.
+#[derive(Debug)]
+pub struct Count {
+    what: &'static str,
+    done: u64,
+    total: u64,
+    bar: Option<ProgressBar>,
+    told: Instant,
+}
+
+impl Count {
+    /// Of `total` things called `what`: a bar on a terminal, else a line now and then.
+    pub fn new(what: &'static str, total: u64) -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| bar(what));
+        if let Some(bar) = &bar {
+            bar.set_length(total);
+        }
+        Self { what, done: 0, total, bar, told: Instant::now() }
+    }
+
+    /// One more is done.
+    pub fn step(&mut self) {
+        self.done += 1;
+        match &self.bar {
+            Some(bar) => bar.set_position(self.done),
+            None if self.told.elapsed() >= LINE_EVERY => {
+                self.told = Instant::now();
+                output::aside(format!("{} of {} {}", self.done, self.total, self.what));
+            }
+            None => {}
+        }
+    }
+
+    /// Says something about one of them, above the bar.
+    pub fn say(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(text),
+            None => output::aside(text),
+        }
+    }
+}
+
+impl Drop for Count {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn bar(what: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-    let style = ProgressStyle::with_template("{bar:24} {pos}/{len} groups  {msg}");
+    let style = ProgressStyle::with_template(&format!("{{bar:24}} {{pos}}/{{len}} {what}  {{msg}}"));
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar
 }

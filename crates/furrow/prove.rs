@@ -16,6 +16,7 @@ use rand::rngs::ChaCha12Rng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
+use crate::progress::Count;
 use crate::{Failure, output};
 
 /// Random numbers given as the answer.
@@ -48,13 +49,23 @@ pub async fn prove(
     let demonstrated: Vec<&TaskSpec> =
         set.specs().iter().filter(|spec| spec.task.hooks.solve.is_some()).collect();
     let left_out = set.specs().len() - demonstrated.len();
+    let mut count = Count::new("proofs", demonstrated.len() as u64 * seeds);
     let cases = demonstrated.iter().flat_map(|&spec| (0..seeds).map(move |seed| (spec, seed)));
     let stages_of = &stages;
     let proving = cases.enumerate().map(|(index, (spec, seed))| async move {
         let seed = spec.fixed_seed.unwrap_or_else(|| case_seed(&spec.name(), seed));
         prove_one(spec, seed, index, stages_of.as_ref(), session).await
     });
-    let proofs: Vec<Proof> = futures::stream::iter(proving).buffered(at_once).collect().await;
+    let mut proving = futures::stream::iter(proving).buffered(at_once);
+    let mut proofs: Vec<Proof> = Vec::new();
+    while let Some(proof) = proving.next().await {
+        for problem in &proof.problems {
+            count.say(&format!("{} with seed {}: {problem}", proof.task, proof.seed));
+        }
+        count.step();
+        proofs.push(proof);
+    }
+    drop(count);
     stages.close().await;
     tell(&proofs, left_out, as_json)
 }
@@ -78,14 +89,10 @@ fn tell(proofs: &[Proof], left_out: usize, as_json: bool) -> Result<(), Failure>
     if wrong.is_empty() && !proofs.is_empty() {
         return Ok(());
     }
-    let told = wrong.iter().flat_map(|proof| {
-        proof.problems.iter().map(|problem| format!("{} with seed {}: {problem}", proof.task, proof.seed))
-    });
-    let mut told: Vec<String> = told.collect();
-    if proofs.is_empty() {
-        told.push("no task has a demonstration; there is nothing to prove".to_owned());
-    }
-    Err(Failure::Work(anyhow::anyhow!(told.join("\n"))))
+    Err(Failure::Work(match proofs.len() {
+        0 => anyhow::anyhow!("no task has a demonstration; there is nothing to prove"),
+        all => anyhow::anyhow!("{} of {all} proofs failed; the reasons stand above", wrong.len()),
+    }))
 }
 
 async fn prove_one(

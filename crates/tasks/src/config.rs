@@ -39,6 +39,11 @@ pub struct SourceFile {
     /// MiniWoB++: its wheel, or a folder it was unpacked to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pages: Option<PathBuf>,
+    /// MiniWoB++: also take the pages that `tasks.jsonl` does not list, as tasks of split `test`.
+    pub unlisted: bool,
+    /// MiniWoB++: `raw` (the page's own, -1 to 1) or `sparse` (1 when solved, else 0).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reward: Option<String>,
     /// WebVoyager: the file of reference answers, kept with each task for a judge.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answers: Option<PathBuf>,
@@ -90,6 +95,16 @@ pub enum SamplerKind {
     Weighted,
 }
 
+/// What a MiniWoB++ page is rewarded with.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum MiniwobReward {
+    /// The page's raw reward, -1 to 1.
+    #[default]
+    Raw,
+    /// 1 when the page is done with a raw reward of exactly 1, else 0.
+    Sparse,
+}
+
 /// `[[tasks.source]]`, checked. Its files are not: [`crate::load`] opens them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SourceConfig {
@@ -101,6 +116,10 @@ pub struct SourceConfig {
     pub path: PathBuf,
     /// MiniWoB++ pages.
     pub pages: Option<PathBuf>,
+    /// Whether MiniWoB++ pages count that the list leaves out.
+    pub unlisted: bool,
+    /// What MiniWoB++ pages are rewarded with.
+    pub reward: MiniwobReward,
     /// WebVoyager reference answers.
     pub answers: Option<PathBuf>,
     /// Patterns of the ids to take, empty for all.
@@ -191,6 +210,8 @@ impl SourceFile {
             suite: self.suite,
             path: base.join(self.path),
             pages: self.pages.map(|path| base.join(path)),
+            unlisted: self.unlisted,
+            reward: self.reward.as_deref().and_then(MiniwobReward::parse).unwrap_or_default(),
             answers: self.answers.map(|path| base.join(path)),
             include: self.include,
             exclude: self.exclude,
@@ -224,6 +245,13 @@ impl SourceFile {
             problems.push(format!(
                 "{key}.pages: only suite miniwob has pages apart; other suites keep them beside tasks.jsonl"
             ));
+        }
+        if let Some(given) = self.reward.as_deref().filter(|given| MiniwobReward::parse(given).is_none()) {
+            problems.push(format!("{key}.reward: {:?} is not known; use raw or sparse", short(given)));
+        }
+        if self.suite != "miniwob" && (self.unlisted || self.reward.is_some()) {
+            let name = if self.unlisted { "unlisted" } else { "reward" };
+            problems.push(format!("{key}.{name}: only suite miniwob has it; take it out"));
         }
         for (name, patterns) in [("include", &self.include), ("exclude", &self.exclude)] {
             in_range(
@@ -276,6 +304,21 @@ impl SamplerKind {
     }
 }
 
+impl MiniwobReward {
+    /// The word in job files.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            MiniwobReward::Raw => "raw",
+            MiniwobReward::Sparse => "sparse",
+        }
+    }
+
+    /// Reads the word back.
+    pub fn parse(word: &str) -> Option<Self> {
+        [MiniwobReward::Raw, MiniwobReward::Sparse].into_iter().find(|kind| kind.as_str() == word)
+    }
+}
+
 impl Default for TasksFile {
     /// Groups of four, as small as still tells an advantage.
     fn default() -> Self {
@@ -289,6 +332,8 @@ impl Default for SourceFile {
             suite: String::new(),
             path: PathBuf::new(),
             pages: None,
+            unlisted: false,
+            reward: None,
             answers: None,
             include: Vec::new(),
             exclude: Vec::new(),
@@ -371,6 +416,12 @@ mod tests {
         refused(|file| file.source[0].suite = "My Suite".into(), "tasks.source[0].suite: \"My Suite\"");
         refused(|file| file.source[0].suite = "miniwob".into(), "tasks.source[0].pages: missing");
         refused(|file| file.source[0].pages = Some("x".into()), "tasks.source[0].pages: only suite miniwob");
+        refused(|file| file.source[0].unlisted = true, "tasks.source[0].unlisted: only suite miniwob");
+        refused(
+            |file| file.source[0].reward = Some("raw".into()),
+            "tasks.source[0].reward: only suite miniwob",
+        );
+        refused(|file| file.source[0].reward = Some("dense".into()), "tasks.source[0].reward: \"dense\"");
         refused(|file| file.source[0].path = PathBuf::new(), "tasks.source[0].path: missing");
         refused(|file| file.source[0].split = Some("dev".into()), "tasks.source[0].split: \"dev\"");
         refused(|file| file.source[0].splits.push("dev".into()), "tasks.source[0].splits: \"dev\"");

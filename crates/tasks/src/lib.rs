@@ -21,7 +21,7 @@ mod suite;
 mod web;
 mod webvoyager;
 
-pub use config::{SamplerKind, SourceConfig, SourceFile, TasksConfig, TasksFile};
+pub use config::{MiniwobReward, SamplerKind, SourceConfig, SourceFile, TasksConfig, TasksFile};
 pub use sampler::{Draw, Sampler};
 pub use score::{Facts, ScoreError, Scorer};
 pub use sites::{SiteRoot, SiteSpec, WHEEL_SHA256};

@@ -5,6 +5,7 @@
 //! padded to a square. Pages live in virtual time: each action is granted [`STEP_MILLIS`] and time stands still while the
 //! policy thinks, so neither the reward nor the page's own time limit depends on the farm's speed.
 
+use std::collections::HashSet;
 use std::path::{Component, Path};
 
 use furrow_rollout::{Clock, ImageFormat, ObservationSpec, PageHooks, Size, Split};
@@ -13,7 +14,7 @@ use url::Url;
 
 use crate::fields::Fields;
 use crate::jsonl::{self, Common, Row};
-use crate::sites::miniwob_root;
+use crate::sites::{miniwob_pages, miniwob_root};
 use crate::starter::read_script;
 use crate::suite::{Defaults, Loaded, TaskSpec};
 use crate::{Scorer, SiteSpec, SourceConfig};
@@ -55,7 +56,11 @@ struct Page {
 pub(crate) fn load(source: &SourceConfig, problems: &mut Vec<String>) -> Loaded {
     let file = source.path.join("tasks.jsonl");
     let place = file.display().to_string();
-    let rows = jsonl::read(&file, problems);
+    let mut rows = jsonl::read(&file, problems);
+    if source.unlisted {
+        let unlisted = unlisted(&rows, source, problems);
+        rows.extend(unlisted);
+    }
     let pages: Vec<_> = rows.iter().filter_map(|row| read_page(row, source, &place, problems)).collect();
     let files: Vec<&str> = pages.iter().map(|(_, page)| page.file.as_str()).collect();
     let sites = source.pages.as_deref().and_then(|path| match miniwob_root(path, &files) {
@@ -70,6 +75,30 @@ pub(crate) fn load(source: &SourceConfig, problems: &mut Vec<String>) -> Loaded 
     let specs =
         pages.into_iter().filter_map(|(row, page)| make_task(row, page, source, &place, problems)).collect();
     Loaded { specs, sites, lines, place }
+}
+
+/// Rows, after the last written one, for the pages that no row names: of split `test`, since nothing was tuned on them.
+fn unlisted(rows: &[Row], source: &SourceConfig, problems: &mut Vec<String>) -> Vec<Row> {
+    let Some(path) = source.pages.as_deref() else { return Vec::new() };
+    let found = miniwob_root(path, &[]).and_then(|root| {
+        miniwob_pages(&root).map_err(|error| format!("{}: its pages cannot be read: {error}", path.display()))
+    });
+    let found = found.unwrap_or_else(|problem| {
+        problems.push(format!("{}.pages: {problem}", source.key));
+        Vec::new()
+    });
+    let listed: HashSet<&str> =
+        rows.iter().filter_map(|row| row.fields.get("file").and_then(Value::as_str)).collect();
+    let line = rows.last().map_or(0, |row| row.line);
+    let new = found.into_iter().filter(|(file, _)| !listed.contains(file.as_str()));
+    new.zip(line + 1..).filter_map(|((file, limit), line)| unlisted_row(&file, limit, line)).collect()
+}
+
+fn unlisted_row(file: &str, limit_millis: Option<u64>, line: usize) -> Option<Row> {
+    let task_id = Path::new(file).file_stem()?.to_str()?;
+    let limit = limit_millis.unwrap_or(PAGE_LIMIT_MILLIS);
+    let row = json!({ "task_id": task_id, "suite": "miniwob", "file": file, "page_time_limit_ms": limit, "split": "test" });
+    Some(Row { line, text: row.to_string(), fields: row.as_object()?.clone() })
 }
 
 fn read_page<'a>(
@@ -124,7 +153,7 @@ fn make_task(
             return None;
         }
     };
-    let score = json!({ "kind": "miniwob" });
+    let score = json!({ "kind": "miniwob", "reward": source.reward.as_str() });
     let scorer = Scorer::from_value(&score).ok()?;
     let mut record = row.fields.clone();
     record.insert("score".to_owned(), score);
@@ -171,6 +200,49 @@ mod tests {
         let script = hooks.start_with(7).unwrap();
         assert!(script.contains("Math.seedrandom('7')"));
         assert!(!script.contains("{seed}") && !script.contains("{limit_millis}"));
+    }
+
+    #[test]
+    fn pages_that_no_row_names_are_tasks_for_testing() {
+        let folder = tempfile::tempdir().unwrap();
+        let pages = folder.path().join("pages");
+        std::fs::create_dir_all(pages.join("miniwob")).unwrap();
+        let html = |limit: &str| format!("<script>{limit}</script>");
+        for (name, limit) in [
+            ("listed.html", ""),
+            ("slow.html", "core.EPISODE_MAX_TIME = 20000; // 20 s"),
+            ("plain.html", ""),
+            ("notes.txt", ""),
+        ] {
+            std::fs::write(pages.join("miniwob").join(name), html(limit)).unwrap();
+        }
+        let listed = r#"{"task_id": "listed", "file": "miniwob/listed.html", "split": "train"}"#;
+        std::fs::write(folder.path().join("tasks.jsonl"), listed).unwrap();
+        let load = |unlisted: bool, reward: &str| {
+            let source = crate::SourceFile {
+                suite: "miniwob".to_owned(),
+                path: folder.path().into(),
+                pages: Some(pages.clone()),
+                unlisted,
+                reward: Some(reward.to_owned()),
+                ..crate::SourceFile::default()
+            };
+            let file = crate::TasksFile { source: vec![source], ..crate::TasksFile::default() };
+            let mut problems = Vec::new();
+            let loaded = load(&file.check(Path::new("/")).unwrap().sources[0], &mut problems);
+            assert_eq!(problems, Vec::<String>::new());
+            loaded.specs
+        };
+        assert_eq!(load(false, "raw").len(), 1);
+        let specs = load(true, "sparse");
+        let told: Vec<_> = specs.iter().map(|spec| (spec.task.task_id.as_str(), spec.task.split)).collect();
+        assert_eq!(told, [("listed", Split::Train), ("plain", Split::Test), ("slow", Split::Test)]);
+        for (spec, limit) in specs[1..].iter().zip([35_000, 35_000]) {
+            let start = spec.task.hooks.start.as_deref().unwrap();
+            assert!(start.contains(&format!("EPISODE_MAX_TIME = {limit};")), "{start}");
+            assert!(spec.json.contains(r#""reward":"sparse""#), "{}", spec.json);
+        }
+        assert!(specs[2].json.contains(r#""page_time_limit_ms":20000"#), "{}", specs[2].json);
     }
 
     #[test]

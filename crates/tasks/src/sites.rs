@@ -18,6 +18,9 @@ const WHEEL_PREFIX: &str = "miniwob/html/";
 /// The wheel has 1.9 MB; what is this much larger is something else and is not read to its end.
 const WHEEL_BYTES_MAX: u64 = 64 << 20;
 
+/// The longest page of the wheel has 60 kB.
+const PAGE_BYTES_MAX: u64 = 1 << 20;
+
 /// A static site an environment worker serves itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SiteSpec {
@@ -46,6 +49,61 @@ pub enum SiteRoot {
 /// The MiniWoB++ pages: the pinned wheel, or a folder with all `files` in it.
 pub(crate) fn miniwob_root(path: &Path, files: &[&str]) -> Result<SiteRoot, String> {
     if path.is_dir() { folder_root(path, files) } else { wheel_root(path, WHEEL_SHA256, files) }
+}
+
+/// Every MiniWoB++ page under a root, in the order of their names, each with the time limit it sets itself, in milliseconds.
+pub(crate) fn miniwob_pages(root: &SiteRoot) -> io::Result<Vec<(String, Option<u64>)>> {
+    let mut pages = match root {
+        SiteRoot::Wheel { path, prefix } => pages_of_wheel(path, prefix)?,
+        SiteRoot::Folder(folder) => pages_of_folder(folder)?,
+        SiteRoot::Layers(_) => Vec::new(),
+    };
+    pages.sort();
+    Ok(pages)
+}
+
+fn pages_of_wheel(path: &Path, prefix: &str) -> io::Result<Vec<(String, Option<u64>)>> {
+    let mut archive = ZipArchive::new(File::open(path)?)?;
+    let mut pages = Vec::new();
+    for index in 0..archive.len() {
+        let entry = archive.by_index(index)?;
+        let name = entry.name()?.into_owned();
+        if let Some(file) = name.strip_prefix(prefix).filter(|file| is_page(file)) {
+            pages.push((file.to_owned(), limit_of(entry)?));
+        }
+    }
+    Ok(pages)
+}
+
+fn pages_of_folder(root: &Path) -> io::Result<Vec<(String, Option<u64>)>> {
+    let mut pages = Vec::new();
+    for entry in std::fs::read_dir(root.join("miniwob"))? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let file = format!("miniwob/{name}");
+        if is_page(&file) {
+            pages.push((file, limit_of(File::open(&path)?)?));
+        }
+    }
+    Ok(pages)
+}
+
+/// Pages stand directly in the folder `miniwob`.
+fn is_page(file: &str) -> bool {
+    file.strip_prefix("miniwob/").and_then(|name| name.strip_suffix(".html")).is_some_and(|name| {
+        !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'))
+    })
+}
+
+/// What a page sets `core.EPISODE_MAX_TIME` to, if it does.
+fn limit_of(page: impl Read) -> io::Result<Option<u64>> {
+    let mut html = Vec::new();
+    page.take(PAGE_BYTES_MAX).read_to_end(&mut html)?;
+    let html = String::from_utf8_lossy(&html);
+    let Some((_, after)) = html.split_once("core.EPISODE_MAX_TIME") else { return Ok(None) };
+    let value = after.trim_start().strip_prefix('=').unwrap_or_default().trim_start();
+    let digits: String = value.chars().take_while(char::is_ascii_digit).collect();
+    Ok(digits.parse().ok())
 }
 
 /// An unpacked wheel, or its `miniwob/html` folder itself.

@@ -1,7 +1,7 @@
 //! MiniWoB++'s own reward, as our probe script reports it.
 //!
-//! The raw reward (-1 to 1) is the reward; the one scaled by the page's clock is kept beside it as a component. Solved means
-//! done with a raw reward of exactly 1.0 (Farama's binary reward). A page that is not done has given no reward: its raw
+//! The raw reward (-1 to 1) is the reward, or `sparse` 1 when solved and else 0; the raw one and the one scaled by the page's clock are
+//! kept beside it as components. Solved means done with a raw reward of exactly 1.0 (Farama's binary reward). A page that is not done has given no reward: its raw
 //! reward is 0 while the task runs, and a truncated trajectory is recorded as that 0 and as not solved.
 
 use furrow_rollout::Component;
@@ -9,11 +9,27 @@ use serde_json::Value;
 
 use super::probe::ProbeReport;
 use super::{Case, ScoreError, Verdict};
-use crate::fields::short;
+use crate::MiniwobReward;
+use crate::fields::{Fields, short};
 
 const NAME: &str = "miniwob";
 
-pub(super) fn judge(case: &Case) -> Result<Verdict, ScoreError> {
+/// Words of the key `reward`; without it the reward is raw.
+const REWARDS: [(&str, MiniwobReward); 2] = [("raw", MiniwobReward::Raw), ("sparse", MiniwobReward::Sparse)];
+
+pub(super) fn read(fields: &mut Fields) -> Option<MiniwobReward> {
+    if fields.has("reward") { fields.word("reward", &REWARDS) } else { Some(MiniwobReward::default()) }
+}
+
+pub(super) fn judge(reward: MiniwobReward, case: &Case) -> Result<Verdict, ScoreError> {
+    let mut verdict = judge_raw(case)?;
+    if reward == MiniwobReward::Sparse {
+        verdict.reward = f32::from(u8::from(verdict.success));
+    }
+    Ok(verdict)
+}
+
+fn judge_raw(case: &Case) -> Result<Verdict, ScoreError> {
     let report = case.probe(NAME)?;
     if report.is_away() {
         let rationale = "the final page no longer holds the task: it was loaded again or left".to_owned();

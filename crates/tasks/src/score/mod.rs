@@ -7,7 +7,7 @@
 //! {"kind": "answer", "match": "number", "value": 42, "tolerance": 0.5, "unit": ["km", "kilometres"]}
 //! {"kind": "answer", "match": "normalized", "expected_pointer": "/expected"}
 //! {"kind": "url", "prefix": "https://shop.test/cart", "query": {"item": "7"}}
-//! {"kind": "miniwob"}
+//! {"kind": "miniwob", "reward": "sparse"}
 //! {"kind": "all", "of": [{"kind": "probe", "pointer": "/sent"}, {"kind": "answer", "match": "normalized", "value": "yes"}]}
 //! {"kind": "weighted", "of": [{"weight": 3, "kind": "probe"}, {"weight": 1, "kind": "url", "host": "shop.test"}]}
 //! {"kind": "judge", "screenshots": 1}
@@ -26,6 +26,7 @@ mod url;
 use furrow_rollout::{Component, End, Evidence, Fault, Score};
 use serde_json::{Map, Value};
 
+use crate::MiniwobReward;
 use crate::fields::Fields;
 use answer::AnswerRule;
 use combine::Combination;
@@ -101,7 +102,7 @@ enum Rule {
     Probe(ProbeRule),
     Answer(AnswerRule),
     Url(UrlRule),
-    Miniwob,
+    Miniwob(MiniwobReward),
     Combined(Combination),
     Judge,
 }
@@ -154,7 +155,7 @@ impl Scorer {
     /// Whether it reads the page's own report, which only suites with pages of their own have.
     pub fn needs_probe(&self) -> bool {
         self.rule.any(&|rule| match rule {
-            Rule::Probe(_) | Rule::Miniwob => true,
+            Rule::Probe(_) | Rule::Miniwob(_) => true,
             Rule::Answer(answer) => answer.needs_probe(),
             _ => false,
         })
@@ -235,7 +236,7 @@ impl Rule {
             Kind::Probe => ProbeRule::read(&mut fields).map(Rule::Probe),
             Kind::Answer => AnswerRule::read(&mut fields).map(Rule::Answer),
             Kind::Url => UrlRule::read(&mut fields).map(Rule::Url),
-            Kind::Miniwob => Some(Rule::Miniwob),
+            Kind::Miniwob => miniwob::read(&mut fields).map(Rule::Miniwob),
             Kind::All => Combination::read(&mut fields, combine::Way::All, depth).map(Rule::Combined),
             Kind::Any => Combination::read(&mut fields, combine::Way::Any, depth).map(Rule::Combined),
             Kind::Weighted => {
@@ -252,7 +253,7 @@ impl Rule {
             Rule::Probe(rule) => rule.judge(case),
             Rule::Answer(rule) => rule.judge(case),
             Rule::Url(rule) => rule.judge(case),
-            Rule::Miniwob => miniwob::judge(case),
+            Rule::Miniwob(reward) => miniwob::judge(*reward, case),
             Rule::Combined(combination) => combination.judge(case),
             Rule::Judge => Err(ScoreError::NoJudge),
         }
@@ -263,7 +264,7 @@ impl Rule {
             Rule::Probe(_) => "probe",
             Rule::Answer(_) => "answer",
             Rule::Url(_) => "url",
-            Rule::Miniwob => "miniwob",
+            Rule::Miniwob(_) => "miniwob",
             Rule::Combined(combination) => combination.name(),
             Rule::Judge => "judge",
         }

@@ -184,6 +184,21 @@ fn miniwob_keeps_both_rewards_and_the_pages_reason() {
 }
 
 #[test]
+fn a_sparse_miniwob_reward_is_1_only_when_the_page_is_solved() {
+    for (done, raw, want) in [
+        (true, 1.0, (1.0, true)),
+        (true, 0.5, (0.0, false)),
+        (true, -1.0, (0.0, false)),
+        (false, 0.0, (0.0, false)),
+    ] {
+        let probe = json!({"done": done, "changed": false, "raw_reward": raw, "reward": raw}).to_string();
+        let end = if done { End::Done } else { End::MaxSteps };
+        let got = verdict(json!({"kind": "miniwob", "reward": "sparse"}), &probed(&probe), end);
+        assert_eq!(got, Ok(want), "{probe}");
+    }
+}
+
+#[test]
 fn answers() {
     let table = [
         ("exact", json!("Paris"), "Paris", true),
