@@ -56,8 +56,9 @@ pub enum LogError {
 const FILTER_VARIABLE: &str = "FURROW_LOG";
 
 /// Crates that talk too much. chromiumoxide warns once a network request (a message of newer browsers that it cannot read), so
-/// a busy page would flood the log; the HTTP stack tells every frame.
-const QUIET: &str = "chromiumoxide=error,h2=warn,hyper=warn,hyper_util=warn,tonic=warn,tower=warn";
+/// a busy page would flood the log, and calls it an error when a browser that we closed hangs up: what happens to a browser is told
+/// by `furrow_env`. The HTTP stack tells every frame.
+const QUIET: &str = "chromiumoxide=off,h2=warn,hyper=warn,hyper_util=warn,tonic=warn,tower=warn";
 
 /// Log file of a process in a run directory: `<run>/logs/<role>.jsonl`.
 pub fn log_path(run_dir: &Path, role: Role) -> PathBuf {

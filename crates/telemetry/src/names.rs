@@ -251,7 +251,9 @@ event_names! {
     WORKER_REGISTERED = "worker.registered";
     /// A worker was turned away.
     WORKER_REFUSED = "worker.refused";
-    /// A worker is gone.
+    /// A worker said good-bye.
+    WORKER_LEFT = "worker.left";
+    /// A worker is gone without a word.
     WORKER_LOST = "worker.lost";
     /// A trajectory was lent to an environment worker.
     ASSIGNMENT_LEASED = "assignment.leased";

@@ -125,6 +125,12 @@ fn what_the_coordinator_says(reader: &mut Reader) {
         &[("rollout/workers_refused/policy", 1)],
     );
     reader.check(
+        || WorkerLeft { kind: WorkerKind::Env, worker: "e1" }.emit(),
+        "INFO",
+        json!({"event": "worker.left", "kind": "env", "worker": "e1"}),
+        &[("rollout/workers/env", -1)],
+    );
+    reader.check(
         || WorkerLost { kind: WorkerKind::Env, worker: "e1", reason: "silent for 30 s" }.emit(),
         "WARN",
         json!({"event": "worker.lost", "kind": "env", "worker": "e1", "reason": "silent for 30 s"}),

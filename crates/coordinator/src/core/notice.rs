@@ -14,6 +14,7 @@ use crate::ledger::Verdict;
 #[expect(missing_docs, reason = "each is the event of the same name, with the same fields")]
 pub enum Notice {
     WorkerRegistered { kind: WorkerKind, worker: String, slots: u32 },
+    WorkerLeft { kind: WorkerKind, worker: String },
     WorkerLost { kind: WorkerKind, worker: String, reason: &'static str },
     Leased { of: Ancestry, token: u64, worker: Id<EnvWorker>, task_id: String },
     LeaseLost { of: Ancestry, token: u64, worker: Id<EnvWorker> },
@@ -37,6 +38,7 @@ impl Notice {
             Notice::WorkerRegistered { kind, worker, slots } => {
                 say::WorkerRegistered { kind: *kind, worker, slots: *slots }.emit();
             }
+            Notice::WorkerLeft { kind, worker } => say::WorkerLeft { kind: *kind, worker }.emit(),
             Notice::WorkerLost { kind, worker, reason } => {
                 say::WorkerLost { kind: *kind, worker, reason }.emit();
             }

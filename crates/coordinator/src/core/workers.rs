@@ -60,10 +60,10 @@ impl Core {
 
     pub(super) fn leave(&mut self, call: Call, worker: &WorkerId, turn: &mut Turn) {
         if self.env_workers.remove(&worker.env).is_some() {
-            turn.miss(WorkerKind::Env, worker.env.as_str(), LEFT);
+            turn.take_leave(WorkerKind::Env, worker.env.as_str());
         }
         if self.policy_workers.remove(&worker.policy).is_some() {
-            turn.miss(WorkerKind::Policy, worker.policy.as_str(), LEFT);
+            turn.take_leave(WorkerKind::Policy, worker.policy.as_str());
         }
         self.dismiss(&worker.env, turn);
         for lease in self.leases.take_where(|lease| lease.start.env_worker == worker.env) {
@@ -108,13 +108,16 @@ impl Core {
     }
 }
 
-const LEFT: &str = "it left";
 const SILENT: &str = "it went silent";
 
 impl Turn {
     fn greet(&mut self, kind: WorkerKind, worker: &str, slots: u32) {
         let worker = worker.to_owned();
         self.at_once(Effect::Tell(Notice::WorkerRegistered { kind, worker, slots }));
+    }
+
+    fn take_leave(&mut self, kind: WorkerKind, worker: &str) {
+        self.at_once(Effect::Tell(Notice::WorkerLeft { kind, worker: worker.to_owned() }));
     }
 
     fn miss(&mut self, kind: WorkerKind, worker: &str, reason: &'static str) {

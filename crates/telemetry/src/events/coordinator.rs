@@ -53,7 +53,16 @@ pub struct WorkerRefused<'a> {
     pub reason: &'a str,
 }
 
-/// A registered worker left or went silent.
+/// A registered worker said good-bye.
+#[derive(Debug)]
+pub struct WorkerLeft<'a> {
+    /// Its kind.
+    pub kind: WorkerKind,
+    /// Its id.
+    pub worker: &'a str,
+}
+
+/// A registered worker went silent.
 #[derive(Debug)]
 pub struct WorkerLost<'a> {
     /// Its kind.
@@ -243,6 +252,15 @@ impl WorkerRefused<'_> {
         let (kind, worker) = (self.kind.word(), cut(self.worker));
         warn!(event = event::WORKER_REFUSED, kind, worker, reason = self.reason, "worker refused");
         figures().workers_refused.at(self.kind).add(1);
+    }
+}
+
+impl WorkerLeft<'_> {
+    /// Logs and counts.
+    pub fn emit(self) {
+        let (kind, worker) = (self.kind.word(), cut(self.worker));
+        info!(event = event::WORKER_LEFT, kind, worker, "worker left");
+        figures().workers.at(self.kind).add(-1);
     }
 }
 
