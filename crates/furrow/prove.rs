@@ -4,7 +4,7 @@
 //! Doing nothing earns nothing. Nor does answering without a look at the page: not with any of a few stock words, not with anything the
 //! goal itself names, and of [`GUESSES`] random numbers at most [`LUCKY_MAX`], since a number may be hit by chance.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use furrow_env::{Stage, StageError, Stages};
@@ -23,6 +23,8 @@ use crate::{Failure, output};
 const GUESSES: usize = 40;
 /// So many of them may be right. A count below 20 is hit by one of ten guesses or so.
 const LUCKY_MAX: usize = 4;
+/// So many of the last hints are told of a demonstration that failed.
+const HINTS_TOLD: usize = 4;
 /// Answers that need no look at anything.
 const STOCK: [&str; 8] = ["done", "yes", "no", "0", "1", "none", "unknown", "I could not find it."];
 
@@ -35,6 +37,16 @@ struct Proof {
     steps: u32,
     /// What speaks against it; empty when all is proved.
     problems: Vec<String>,
+}
+
+/// How following a demonstration ended.
+#[derive(Debug)]
+struct Followed {
+    end: End,
+    answer: Option<String>,
+    steps: u32,
+    /// The last hints, cut to a readable length.
+    last: VecDeque<String>,
 }
 
 /// Proves every task of the set that has a demonstration, under so many seeds each.
@@ -128,7 +140,7 @@ async fn examine(spec: &TaskSpec, stage: &mut dyn Stage, proof: &mut Proof) -> R
     proof.goal.clone_from(&goal);
     let idle = stage.evidence().await.ok_or("nothing is to be seen of the start page")?;
     proof.problems.extend(earned_for_nothing(&spec.scorer, &idle, &goal, &spec.task, proof.seed));
-    let (end, answer, steps) = follow(stage, &goal, &spec.task).await?;
+    let Followed { end, answer, steps, last } = follow(stage, &goal, &spec.task).await?;
     proof.steps = steps;
     let mut evidence = stage.evidence().await.ok_or("nothing is to be seen at the end")?;
     evidence.answer.clone_from(&answer);
@@ -136,39 +148,43 @@ async fn examine(spec: &TaskSpec, stage: &mut dyn Stage, proof: &mut Proof) -> R
     let score = spec.scorer.score(&evidence, &facts).map_err(|error| error.to_string())?;
     if score.reward != Some(1.0) || score.success != Some(true) {
         proof.problems.push(format!(
-            "the demonstration ended as {} after {steps} steps with reward {}: {}; goal: {goal}",
+            "the demonstration ended as {} after {steps} steps with reward {}: {}; goal: {goal}; its last hints: {}",
             end.as_str(),
             score.reward.map_or("none".to_owned(), |reward| reward.to_string()),
-            score.rationale
+            score.rationale,
+            last.iter().map(String::as_str).collect::<Vec<_>>().join(" ")
         ));
     }
     Ok(())
 }
 
 /// Acts as the demonstration says until it answers, the page is done, or the steps are used up.
-async fn follow(
-    stage: &mut dyn Stage,
-    goal: &str,
-    task: &Task,
-) -> Result<(End, Option<String>, u32), String> {
+async fn follow(stage: &mut dyn Stage, goal: &str, task: &Task) -> Result<Followed, String> {
+    let mut last = VecDeque::new();
     for step in 0..task.max_steps {
         // A trajectory looks before each step, and notices new tabs by it.
         stage.observe().await.map_err(|error| error.to_string())?;
         let asked = stage.hint(goal, step).await.map_err(|error| format!("step {step}: {error}"))?;
+        if last.len() == HINTS_TOLD {
+            last.pop_front();
+        }
+        last.push_back(
+            asked.as_ref().map_or("null".to_owned(), |asked| asked.json.chars().take(200).collect()),
+        );
         let read = asked.map(|asked| hint::read(&asked.json)).transpose()?;
         let action = read.flatten().map_or(Action::Wait { seconds: 1 }, |(action, _)| action);
         if let Action::Answer { content } = action {
-            return Ok((End::Answered, Some(content), step + 1));
+            return Ok(Followed { end: End::Answered, answer: Some(content), steps: step + 1, last });
         }
         let outcome = stage.act(&action).await.map_err(|error| format!("step {step}: {error}"))?;
         stage.settle(outcome).await.map_err(|error| format!("step {step}: {error}"))?;
         let probe = stage.probe().await.map_err(|error| format!("step {step}: {error}"))?;
         let says = probe.and_then(|json| serde_json::from_str::<Value>(&json).ok());
         if says.is_some_and(|says| says["done"] == Value::Bool(true)) {
-            return Ok((End::Done, None, step + 1));
+            return Ok(Followed { end: End::Done, answer: None, steps: step + 1, last });
         }
     }
-    Ok((End::MaxSteps, None, task.max_steps))
+    Ok(Followed { end: End::MaxSteps, answer: None, steps: task.max_steps, last })
 }
 
 /// What the untouched page would already be rewarded for.

@@ -85,8 +85,8 @@ const fillCard = () => {
 const fact = (term, root = document) => said(all("dt", root).find((node) => said(node) === term)?.nextElementSibling);
 const asked = new URLSearchParams(location.search);
 
-// The page's script has not shown it yet.
-if (document.documentElement.classList.contains("waiting") || !document.body?.children.length) return null;
+// The page's script has not shown it yet, or a request of the page is under way.
+if (document.documentElement.classList.contains("waiting") || document.documentElement.classList.contains("busy") || !document.body?.children.length) return null;
 
 // A banner hides what lies under it.
 const banner = one(".cookies button");

@@ -50,7 +50,22 @@ export function request(name, act) {
     return act();
   };
   if (!millis) return Promise.resolve().then(finish);
-  return new Promise((resolve) => setTimeout(resolve, millis)).then(finish);
+  busy(1);
+  return new Promise((resolve) => setTimeout(resolve, millis)).finally(() => busy(-1)).then(finish);
+}
+
+/** While a request is under way buttons are grey and do nothing: who presses twice does not send twice. */
+function busy(more) {
+  pending += more;
+  document.documentElement.classList.toggle("busy", pending > 0);
+}
+let pending = 0;
+for (const kind of ["submit", "click"]) {
+  addEventListener(kind, (event) => {
+    if (!pending || (kind === "click" && !event.target.closest?.("button"))) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+  }, true);
 }
 
 /** The page's query, as a plain object of texts. */

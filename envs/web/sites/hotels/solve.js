@@ -17,7 +17,9 @@ const find = (where) => {
     if (input.value) return null;
     const pane = one(".calendar", input.closest(".field"));
     if (!pane) return press(input, `${name} field`);
-    return press(all("[data-day]:enabled", pane).at(name === "to" ? -1 : 0) ?? one('[aria-label="Next month"]', pane));
+    const begin = name === "to" ? one('[name="from"]', panel).dataset.day : "";
+    const free = all("[data-day]:enabled", pane).filter((day) => day.dataset.day > begin);
+    return press(free[name === "to" ? Math.min(6, free.length - 1) : 0] ?? one('[aria-label="Next month"]', pane));
   };
   const days = fromDay ? pickDay("from", fromDay, panel) ?? pickDay("to", toDay, panel) : any("from") ?? any("to");
   if (days) return days;
