@@ -1,32 +1,33 @@
 #!/usr/bin/env bash
 # What needs a GPU. Offline there: the driver, Python, and NVIDIA's libnvrtc and libcublasLt are enough.
 #
-#   tests/gpu.sh build    with a Rust toolchain, anywhere: one stripped test binary, .cache/gpu/backend
-#   tests/gpu.sh parity   on the machine with the GPU: the backend's tests on it, report in .cache/gpu/parity.txt
+#   tests/gpu.sh build    with a Rust toolchain, anywhere: two stripped test binaries, .cache/gpu/kernels and .cache/gpu/backend
+#   tests/gpu.sh parity   on the machine with the GPU: each kernel's tests on it, then the backend's; report in .cache/gpu/parity.txt
 #   tests/gpu.sh bench    there, too: the published model with weights of noise, each figure beside its floor, in .cache/gpu/bench.txt
+#   tests/gpu.sh peers    there, with torch and transformers (tests/peers/README.md): what they take, in .cache/gpu/peers.txt, beside what bench took
 #
-# The libraries are looked for in FURROW_CUDA_LIBRARIES (folders, colon between), in Python's site-packages/nvidia, and where the system keeps them.
+# Each takes less than nine minutes. The libraries are looked for in FURROW_CUDA_LIBRARIES (folders, colon between), in Python's site-packages/nvidia, and where the system keeps them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=.cache/gpu
-binary=$folder/backend
 
 say() { printf '\033[1m%s\033[0m\n' "$*"; }
 
 build() {
   mkdir -p "$folder"
-  local built
-  built=$(cargo test --package furrow-cuda --test backend --no-run --message-format=json |
-    python3 -c 'import json, sys
+  local total=0 name built
+  for name in kernels backend; do
+    built=$(cargo test --package furrow-cuda --test "$name" --no-run --message-format=json |
+      python3 -c 'import json, sys
 for line in sys.stdin:
     message = json.loads(line)
-    if message.get("executable") and message["target"]["name"] == "backend":
-        print(message["executable"])' | tail -n 1)
-  strip -o "$binary" "$built"
-  local size
-  size=$(stat -c %s "$binary")
-  [ "$size" -le $((20 << 20)) ] || { echo "$binary has $size bytes, more than 20 MiB" >&2; exit 1; }
-  say "$binary: $size bytes"
+    if message.get("executable") and message["target"]["name"] == sys.argv[1]:
+        print(message["executable"])' "$name" | tail -n 1)
+    strip -o "$folder/$name" "$built"
+    total=$((total + $(stat -c %s "$folder/$name")))
+  done
+  [ "$total" -le $((20 << 20)) ] || { echo "$folder: $total bytes in both binaries, more than 20 MiB" >&2; exit 1; }
+  say "$folder/kernels, $folder/backend: $total bytes"
 }
 
 # Folders of Python's packages that hold the libraries.
@@ -41,31 +42,67 @@ print(":".join(sorted(folders)))
 PY
 }
 
-# Runs some of the tests on the GPU, one at a time: each opens the device.
+# Begins a report and says what it is of.
+begin() {
+  report=$folder/$1.txt
+  mkdir -p "$folder"
+  {
+    date --utc +%FT%TZ
+    nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader || true
+  } >"$report" 2>&1
+}
+
+# Runs some of a binary's tests on the GPU, one at a time: each opens the device. Their seconds are what is left of nine minutes.
 on_the_gpu() {
-  local report=$folder/$1.txt
+  local binary=$folder/$1
   shift
   [ -x "$binary" ] || { echo "$binary is not there: run tests/gpu.sh build where there is a Rust toolchain" >&2; exit 2; }
   export FURROW_TEST_GPU=1 FURROW_REPOSITORY=$PWD
   export FURROW_CUDA_LIBRARIES=${FURROW_CUDA_LIBRARIES:-$(libraries)}
-  {
-    date --utc +%FT%TZ
-    nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader || true
-    echo "libraries: $FURROW_CUDA_LIBRARIES"
-  } >"$report"
-  local status=0
-  timeout 540 "$binary" --test-threads=1 "$@" >>"$report" 2>&1 || status=$?
+  echo "$binary, libraries: $FURROW_CUDA_LIBRARIES" >>"$report"
+  timeout $((SECONDS < 530 ? 540 - SECONDS : 10)) "$binary" --test-threads=1 "$@" >>"$report" 2>&1
+}
+
+# Shows the end of the report; the exit status is that of what was run.
+end() {
   tail -n 60 "$report"
   say "report: $report"
-  return "$status"
+  exit "$1"
+}
+
+parity() {
+  local status=0
+  begin parity
+  # What plants bugs and what compiles for other devices needs compilers, and runs without a GPU.
+  on_the_gpu kernels agree || status=$?
+  on_the_gpu backend || status=$?
+  end "$status"
+}
+
+bench() {
+  local status=0
+  begin bench
+  on_the_gpu backend --ignored --nocapture measured::bench || status=$?
+  end "$status"
+}
+
+peers() {
+  local status=0 python=${FURROW_PEER_PYTHON:-python3}
+  begin peers
+  timeout 540 "$python" tests/peers/transformers_gpu.py measure "$@" >>"$report" 2>&1 || status=$?
+  if [ "$status" -eq 0 ] && [ -f "$folder/bench.txt" ]; then
+    "$python" tests/peers/transformers_gpu.py beside "$folder/bench.txt" "$report" >"$folder/beside.txt" && cat "$folder/beside.txt" >>"$report"
+  fi
+  end "$status"
 }
 
 case "${1:-}" in
 build) build ;;
-parity) on_the_gpu parity ;;
-bench) on_the_gpu bench --ignored --nocapture measured::bench ;;
+parity) parity ;;
+bench) bench ;;
+peers) peers "${@:2}" ;;
 *)
-  sed -n '2,8s/^# \{0,1\}//p' "$0"
+  sed -n '2,11s/^# \{0,1\}//p' "$0"
   exit 2
   ;;
 esac
