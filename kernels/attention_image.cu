@@ -2,14 +2,16 @@
 //
 //   out = softmax(q k^T / sqrt(size)) v
 //
-// qkv [tiles x tokens, 3 heads size]: q | k | v, each head-major, biases added; out [tiles x tokens, heads size]; in bfloat16, sums and softmax in
-// float32; head size 64 or 80.
+// qkv [tiles x tokens, 3 heads size]: q | k | v, each head-major, biases added; out [tiles x tokens, heads size]; sums and softmax in float32.
 //
-// A block has a head and 64 query tokens of a tile, a warp 16 of them. Keys and values pass through shared memory 64 at a time, one lot ahead;
+// attend_image_64, _80: in bfloat16, heads of 64 or 80. A block has a head and 64 query tokens of a tile, a warp 16 of them. Keys and values pass through shared memory 64 at a time, one lot ahead;
 // behind the last token zeros are copied and nothing is seen.
 //
 // Operations: 4 x 1,040^2 x 80 x 16 heads = 5.5 GFLOP a tile and block, 7 us at 788 TFLOP/s, 0.22 ms a tile for 32 blocks. 1,040 = 16 x 65 tokens waste
 // 3/4 of the last of 17 query tiles.
+//
+// attend_image_f32, _bf16: any head size up to 256, the plain way. A warp has a query token; 32 keys at a time, a lane has a key's score, then the lanes share
+// out the values' columns. Keys and values are read from memory for every query: 4 x 1,040^2 x 80 x 16 bytes of a cache's a tile and block in float32.
 #include "attending.cuh"
 
 constexpr int WARPS = 4, TOKENS = 16 * WARPS, PAD = 8;
@@ -61,6 +63,44 @@ template <int SIZE> __device__ __forceinline__ void attend_image(const bf16* qkv
     }
 }
 
+constexpr int COLUMNS_MAX = 8;
+
+template <class T>
+__device__ __forceinline__ void attend_plainly(const T* qkv, T* out, unsigned tokens, unsigned heads, unsigned size, float scale) {
+    const unsigned lane = threadIdx.x % WARP, head = blockIdx.x, token = blockIdx.y * WARPS + threadIdx.x / WARP;
+    if (token >= tokens) return;
+    const unsigned hidden = heads * size, stride = 3 * hidden;
+    const T* of_tile = qkv + (size_t)blockIdx.z * tokens * stride + head * size;
+    const T* q = of_tile + (size_t)token * stride;
+    float sums[COLUMNS_MAX] = {}, most = -INFINITY, total = 0.0f;
+    for (unsigned first = 0; first < tokens; first += WARP) {
+        const T* keys = of_tile + (size_t)first * stride + hidden;
+        const T* values = keys + hidden;
+        float score = -INFINITY;
+        if (first + lane < tokens) {
+            score = 0.0f;
+            for (unsigned i = 0; i < size; i++) score = fmaf(widen(q[i]), widen(keys[(size_t)lane * stride + i]), score);
+            score *= scale;
+        }
+        const float highest = fmaxf(most, warp_max(score)), fade = expf(most - highest);
+        const float weight = first + lane < tokens ? expf(score - highest) : 0.0f;
+        most = highest;
+        total = total * fade + warp_sum(weight);
+#pragma unroll
+        for (int i = 0; i < COLUMNS_MAX; i++) sums[i] *= fade;
+        for (unsigned key = 0; key < WARP && first + key < tokens; key++) {
+            const float of_key = shuffle_from(weight, key);
+#pragma unroll
+            for (int i = 0; i < COLUMNS_MAX; i++)
+                if (lane + i * WARP < size) sums[i] = fmaf(of_key, widen(values[(size_t)key * stride + lane + i * WARP]), sums[i]);
+        }
+    }
+    T* to = out + ((size_t)blockIdx.z * tokens + token) * hidden + head * size;
+#pragma unroll
+    for (int i = 0; i < COLUMNS_MAX; i++)
+        if (lane + i * WARP < size) to[lane + i * WARP] = narrow<T>(sums[i] / total);
+}
+
 #define IMAGE(name, SIZE)                                                                                                            \
     extern "C" __global__ void __launch_bounds__(WARPS * WARP)                                                                       \
         name(const bf16* qkv, bf16* out, unsigned tokens, unsigned heads, float scale) {                                             \
@@ -70,3 +110,13 @@ template <int SIZE> __device__ __forceinline__ void attend_image(const bf16* qkv
 
 IMAGE(attend_image_64, 64)
 IMAGE(attend_image_80, 80)
+
+#define IMAGE_PLAINLY(name, T)                                                                                                       \
+    extern "C" __global__ void __launch_bounds__(WARPS * WARP)                                                                       \
+        name(const T* qkv, T* out, unsigned tokens, unsigned heads, unsigned size, float scale) {                                    \
+        attend_plainly<T>(qkv, out, tokens, heads, size, scale);                                                                     \
+    }                                                                                                                                \
+    EXPORT(name)
+
+IMAGE_PLAINLY(attend_image_f32, float)
+IMAGE_PLAINLY(attend_image_bf16, bf16)

@@ -109,8 +109,9 @@ __device__ __forceinline__ void ssm_any(const T* mixed, unsigned mixed_stride, c
     }
 }
 
+// Three blocks of 256 a multiprocessor: 80 registers a thread, which every target gets by with. Left to itself the compiler takes 64 for 10.0, and spills.
 #define SSM(T, S, name_128, name_any)                                                                                                     \
-    extern "C" __global__ void __launch_bounds__(256)                                                                                     \
+    extern "C" __global__ void __launch_bounds__(256, 3)                                                                                  \
         name_128(const T* mixed, unsigned mixed_stride, const T* dt, unsigned dt_stride, const float* bias, const float* a,               \
                  const float* d, float low, float high, S* state, unsigned long long slot_stride, const Span* spans, T* y,                \
                  unsigned heads, unsigned groups, unsigned size) {                                                                        \

@@ -9,7 +9,7 @@ use std::fmt;
 use furrow_model::backend::{
     Backend, BackendError, Door, Feature, PAGE_TOKENS, Page, Parked, Room, Slot, Span,
 };
-use furrow_model::checkpoint::{Checkpoint, CheckpointError, wanted};
+use furrow_model::checkpoint::{Checkpoint, CheckpointError};
 use furrow_model::config::Config;
 use furrow_model::sample::{Pick, Picked};
 use furrow_model::vision::Tile;
@@ -25,21 +25,33 @@ use crate::ops::copy::{CopyPlaces, Places};
 use crate::state::States;
 use crate::types::{Bfloat16, Float32, NarrowState, Types, Value, WideResidual};
 use crate::unsupported::unsupported;
-use crate::weights::{self, Cargo, Counts, LoadError, Weights};
+use crate::weights::{self, Cargo, Counts, Hold, Kept, LoadError, Weights};
 use crate::work::{Limits, Work};
 
 /// How a model is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Precision of bfloat16 checkpoints; one in float32 is computed in float32 throughout.
+    /// Precision of bfloat16 checkpoints, whose matrices in float32 stay so; one mostly in float32 is computed in float32 throughout.
     pub precision: Precision,
     /// Whether a session's tokens must not depend on its neighbours: every decode batch is filled up to the largest, every other span and every
     /// tile runs alone.
     pub deterministic: bool,
     /// Whether decode batches are recorded and replayed.
     pub graphs: bool,
-    /// Whether the device keeps room for a second set of weights, so that new ones take over within one copy.
-    pub staged: bool,
+    /// Where there is room for a second set of weights, so that new ones are brought beside running batches.
+    pub stage: Stage,
+}
+
+/// Where a second set of weights is kept until it takes over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Stage {
+    /// Nowhere: [`Device::replace_weights`] alone.
+    #[default]
+    None,
+    /// On the device, which has less room for sessions: they take over in 12 ms.
+    Device,
+    /// In pinned memory of this machine, as large as the weights: they take over in half a second.
+    Host,
 }
 
 /// What a bfloat16 checkpoint is computed in.
@@ -56,7 +68,7 @@ pub enum Precision {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { precision: Precision::Usual, deterministic: false, graphs: true, staged: false }
+        Self { precision: Precision::Usual, deterministic: false, graphs: true, stage: Stage::None }
     }
 }
 
@@ -96,6 +108,15 @@ pub enum OpenError {
         /// Bytes there are.
         free: u64,
     },
+    /// This machine does not lend the device so much memory.
+    #[error(
+        "a second set of weights takes {:.1} MB of this machine's memory, which is not to be pinned; stage it on the device, or not at all",
+        *asked as f64 / 1e6
+    )]
+    HostFull {
+        /// Bytes.
+        asked: u64,
+    },
     /// The weights were refused or did not arrive.
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -114,7 +135,7 @@ pub enum SwapError {
     #[error("the new weights are of another model than those in use")]
     OtherModel,
     /// The backend was opened without room for them.
-    #[error("the device keeps no room for a second set of weights")]
+    #[error("there is no room for a second set of weights")]
     NoStage,
     /// There is nothing to take over.
     #[error("no weights are staged, or not all of them")]
@@ -135,9 +156,10 @@ pub fn open(
     executor: Box<dyn Executor>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Box<dyn Device>, OpenError> {
-    let (of_f32, counts) = (is_f32(checkpoint)?, Counts::of(checkpoint)?);
+    let kept = Kept::of(checkpoint)?;
+    let counts = Counts::of(checkpoint, kept.wide)?;
     let opening = Opening { config: checkpoint.config(), counts, room, options, executor };
-    opening.device(of_f32, Origin::Checkpoint { checkpoint, progress })
+    opening.device(kept.of_f32, Origin::Checkpoint { checkpoint, progress })
 }
 
 /// Opens a model in bfloat16 whose weights are noise and whose states are zeros, to be measured.
@@ -166,7 +188,7 @@ struct Opening<'a> {
 impl Opening<'_> {
     fn device(self, of_f32: bool, origin: Origin<'_>) -> Result<Box<dyn Device>, OpenError> {
         check_room(self.config, &self.room)?;
-        let why = unsupported(self.config, of_f32);
+        let why = unsupported(self.config);
         if !why.is_empty() {
             return Err(OpenError::Unsupported { why });
         }
@@ -184,12 +206,12 @@ impl Opening<'_> {
 /// # Errors
 /// When there are no kernels for it.
 pub fn plan(config: &Config, room: &Room, options: &Options) -> Result<Plan, OpenError> {
-    let why = unsupported(config, false);
+    let why = unsupported(config);
     if !why.is_empty() {
         return Err(OpenError::Unsupported { why });
     }
     let counts = Counts::of_config(config);
-    let placed = (config, counts, room, options);
+    let placed = (config, &counts, room, options);
     Ok(match options.precision {
         Precision::Usual => planned::<Bfloat16>(placed),
         Precision::WideResidual => planned::<WideResidual>(placed),
@@ -231,22 +253,12 @@ pub trait Device: Backend + fmt::Debug {
     /// When a value is not finite, what was staged is forgotten and those in use stay; when the device fails, it is lost.
     fn stage_more(&mut self, bytes: u64) -> Result<bool, SwapError>;
 
-    /// The staged weights take over, in one copy on the device: 2 x 26.3 GB for the 12B, 12 ms at 4.3 TB/s. Sessions, features and graphs stay.
+    /// The staged weights take over, in one copy. Sessions, features and graphs stay. For the 12B on the device 2 x 26.3 GB at 4.3 TB/s, 12 ms; from
+    /// pinned memory of this machine 26.3 GB over PCIe 5 at some 55 GB/s, 0.48 s.
     ///
     /// # Errors
     /// When not all of them are there.
     fn swap_weights(&mut self) -> Result<(), SwapError>;
-}
-
-/// Whether products must be in float32: one matrix stored so is enough, for nothing is rounded that was not.
-fn is_f32(checkpoint: &Checkpoint) -> Result<bool, CheckpointError> {
-    let matrices = wanted(checkpoint.config()).into_iter().filter(|wanted| wanted.shape.len() == 2);
-    for matrix in matrices {
-        if !checkpoint.tensor(&matrix.name)?.is_bf16() {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 /// Blocks of a launch along its second and third axis.
@@ -276,7 +288,7 @@ struct Cuda<P: Types> {
     /// What was brought to them, and all of them as bytes.
     cargo: Vec<Cargo>,
     all: View<u8>,
-    stage: Option<Stage>,
+    stage: Option<Staged>,
     memory: Memory<P>,
     features: Held,
     block: Block,
@@ -306,14 +318,14 @@ struct Held {
 }
 
 impl<P: Types> Memory<P> {
-    fn place(config: &Config, counts: Counts, room: &Room, placer: &mut Placer) -> Self {
+    fn place(config: &Config, counts: &Counts, room: &Room, widest: [usize; 2], placer: &mut Placer) -> Self {
         let text = &config.text;
         let limits = Limits::of(text, room);
         let (vision, features) = (config.vision.as_ref(), room.features as usize);
         let feature_values = vision.map_or(0, |vision| vision.rows_per_tile() * text.hidden);
         Self {
             states: States::place(text, room, placer),
-            work: Work::place(text, &limits, placer),
+            work: Work::place(text, &limits, widest, placer),
             vision: vision.map(|vision| VisionWork::place(vision, counts.prefix, features, placer)),
             features: placer.take("tile features", features.saturating_mul(feature_values)),
             one: placer.take("state slots", 1),
@@ -328,7 +340,7 @@ struct Placed<P: Types> {
     cargo: Vec<Cargo>,
     /// All weights, as bytes.
     all: View<u8>,
-    /// As much again, and what would be brought there.
+    /// As much again, and what would be brought there; off the device from place 0 on.
     stage: Option<(View<u8>, Vec<Cargo>)>,
     memory: Memory<P>,
 }
@@ -338,18 +350,21 @@ impl<P: Types> Placed<P> {
         let first = placer.next();
         let (weights, cargo) = Weights::place(config, counts, placer);
         let bytes = usize::try_from(placer.next() - first).unwrap_or(usize::MAX);
-        let stage = options.staged.then(|| {
-            let stage = placer.take("a second set of weights", bytes);
-            let (_, cargo) = Weights::<P::Value>::place(config, counts, &mut Placer::at(stage.address()));
-            (stage, cargo)
+        let place = match options.stage {
+            Stage::None => None,
+            Stage::Device => Some(placer.take("a second set of weights", bytes)),
+            Stage::Host => Some(View::new(0, bytes)),
+        };
+        let stage = place.map(|place| {
+            (place, Weights::<P::Value>::place(config, counts, &mut Placer::at(place.address())).1)
         });
-        let memory = Memory::place(config, counts, room, placer);
+        let memory = Memory::place(config, counts, room, weights.text.widest, placer);
         Self { weights, cargo, all: View::new(first, bytes), stage, memory }
     }
 }
 
 /// What decides how much there is of everything.
-type Sizes<'a> = (&'a Config, Counts, &'a Room, &'a Options);
+type Sizes<'a> = (&'a Config, &'a Counts, &'a Room, &'a Options);
 
 fn planned<P: Types>(sizes: Sizes<'_>) -> Plan {
     let mut placer = Placer::at(0);
@@ -370,9 +385,9 @@ impl Origin<'_> {
         let mut done = 0;
         for cargo in cargo {
             match self {
-                Self::Noise => weights::bring_noise::<T>(executor, cargo)?,
+                Self::Noise => weights::bring_noise::<T>(executor, Hold::Device, cargo)?,
                 Self::Checkpoint { checkpoint, progress } => {
-                    done += weights::bring::<T>(executor, checkpoint, cargo)?;
+                    done += weights::bring::<T>(executor, Hold::Device, checkpoint, cargo)?;
                     progress(done, checkpoint.bytes());
                 }
             }
@@ -381,29 +396,84 @@ impl Origin<'_> {
     }
 }
 
-/// A second set of weights on its way.
-struct Stage {
+/// Room for a second set of weights, and what is in it.
+struct Staged {
+    hold: Hold,
     /// Where it is.
     place: View<u8>,
     cargo: Vec<Cargo>,
-    /// What it is of, and how much of the cargo has been brought.
-    coming: Option<(Checkpoint, usize)>,
+    coming: Coming,
+}
+
+/// How much of a second set of weights is there.
+enum Coming {
+    /// Nothing.
+    Nothing,
+    /// Of this checkpoint so much of the cargo.
+    Some(Box<Checkpoint>, usize),
+    /// Noise, which may take over as often as somebody measures it.
+    Noise,
+}
+
+impl Staged {
+    fn open<T: Value>(
+        executor: &mut dyn Executor,
+        (place, cargo): (View<u8>, Vec<Cargo>),
+        stage: Stage,
+        is_noise: bool,
+    ) -> Result<Self, OpenError> {
+        let hold = match stage {
+            Stage::Host => match executor.pin(place.len() as u64) {
+                Ok(pinned) => Hold::Host(pinned),
+                Err(ExecutorError::NoHostMemory { asked }) => return Err(OpenError::HostFull { asked }),
+                Err(error) => return Err(error.into()),
+            },
+            Stage::Device | Stage::None => Hold::Device,
+        };
+        if is_noise {
+            cargo.iter().try_for_each(|cargo| weights::bring_noise::<T>(executor, hold, cargo))?;
+        }
+        Ok(Self { hold, place, cargo, coming: if is_noise { Coming::Noise } else { Coming::Nothing } })
+    }
+
+    fn is_whole(&self) -> bool {
+        match self.coming {
+            Coming::Nothing => false,
+            Coming::Some(_, next) => next == self.cargo.len(),
+            Coming::Noise => true,
+        }
+    }
+
+    /// Brings some more; the bytes of the checkpoint that they were.
+    fn bring<T: Value>(&mut self, executor: &mut dyn Executor) -> Result<u64, LoadError> {
+        let Coming::Some(checkpoint, next) = &mut self.coming else { return Ok(0) };
+        let brought = weights::bring::<T>(executor, self.hold, checkpoint, &self.cargo[*next])?;
+        *next += 1;
+        Ok(brought)
+    }
 }
 
 impl<P: Fast> Cuda<P> {
     fn open(opening: Opening<'_>, origin: Origin<'_>) -> Result<Self, OpenError> {
         let Opening { config, counts, room, options, mut executor } = opening;
-        let plan = planned::<P>((config, counts, &room, &options));
+        let plan = planned::<P>((config, &counts, &room, &options));
         let free = executor.free_bytes()?;
         if plan.total() > free {
             return Err(OpenError::Full { asked: plan, free });
         }
-        let address = executor.allocate(plan.total())?;
-        let placed = Placed::at(&mut Placer::at(address), (config, counts, &room, &options));
+        let address = match executor.allocate(plan.total()) {
+            // Free, but not in one piece.
+            Err(ExecutorError::NoMemory { free, .. }) => return Err(OpenError::Full { asked: plan, free }),
+            allocated => allocated?,
+        };
+        let placed = Placed::at(&mut Placer::at(address), (config, &counts, &room, &options));
         let Placed { weights, cargo, all, stage, memory } = placed;
+        let is_noise = matches!(origin, Origin::Noise);
+        let stage =
+            stage.map(|stage| Staged::open::<P::Value>(&mut *executor, stage, options.stage, is_noise));
+        let stage = stage.transpose()?;
         let mut origin = origin;
         origin.bring::<P::Value>(&mut *executor, &cargo)?;
-        let is_noise = matches!(origin, Origin::Noise);
         executor.upload(Lane::Batch, bytemuck::bytes_of(&Move { from: 0, to: 0 }), memory.one.address())?;
         executor.wait()?;
         let mut opened = Self {
@@ -418,7 +488,7 @@ impl<P: Fast> Cuda<P> {
             weights,
             cargo,
             all,
-            stage: stage.map(|(place, cargo)| Stage { place, cargo, coming: None }),
+            stage,
             memory,
             block: Block::default(),
             rows_of: Vec::new(),
@@ -718,51 +788,56 @@ impl<P: Fast> Device for Cuda<P> {
     fn stage_weights(&mut self, checkpoint: Checkpoint) -> Result<(), SwapError> {
         self.check_model(&checkpoint)?;
         let stage = self.stage.as_mut().ok_or(SwapError::NoStage)?;
-        stage.coming = Some((checkpoint, 0));
-        // The copy of those before may still be reading the place.
-        let followed = self.executor.follow(Lane::Vision, Lane::Batch).map_err(LoadError::from);
-        Ok(self.kept_load(followed)?)
+        stage.coming = Coming::Some(Box::new(checkpoint), 0);
+        // The copy of those before may still be reading the place. This machine's memory is written at once, the device's when its turn comes.
+        let free = match stage.hold {
+            Hold::Host(_) => self.executor.wait(),
+            Hold::Device => self.executor.follow(Lane::Vision, Lane::Batch),
+        };
+        Ok(self.kept_load(free.map_err(LoadError::from))?)
     }
 
     fn stage_more(&mut self, bytes: u64) -> Result<bool, SwapError> {
         let stage = self.stage.as_mut().ok_or(SwapError::NoStage)?;
-        let Some((checkpoint, next)) = &mut stage.coming else { return Err(SwapError::NotStaged) };
-        let (mut read, mut failed) = (0, None);
-        while let Some(cargo) = stage.cargo.get(*next).filter(|_| read < bytes.max(1)) {
-            match weights::bring::<P::Value>(&mut *self.executor, checkpoint, cargo) {
-                Ok(more) => (read, *next) = (read + more, *next + 1),
+        if matches!(stage.coming, Coming::Nothing) {
+            return Err(SwapError::NotStaged);
+        }
+        let mut read = 0;
+        while read < bytes.max(1) && !stage.is_whole() {
+            match stage.bring::<P::Value>(&mut *self.executor) {
+                Ok(more) => read += more,
                 Err(error) => {
-                    failed = Some(error);
-                    break;
+                    stage.coming = Coming::Nothing;
+                    if let LoadError::Executor(_) = error {
+                        self.kept_load::<()>(Err(error))?;
+                        return Ok(false);
+                    }
+                    return Err(error.into());
                 }
             }
         }
-        let is_whole = *next == stage.cargo.len();
-        match failed {
-            None => Ok(is_whole),
-            Some(error) => {
-                stage.coming = None;
-                if let LoadError::Executor(_) = error {
-                    self.kept_load::<()>(Err(error))?;
-                    return Ok(false);
-                }
-                Err(error.into())
-            }
-        }
+        Ok(stage.is_whole())
     }
 
     fn swap_weights(&mut self) -> Result<(), SwapError> {
         let stage = self.stage.as_mut().ok_or(SwapError::NoStage)?;
-        let is_whole = stage.coming.as_ref().is_some_and(|(_, next)| *next == stage.cargo.len());
-        if !is_whole {
+        if !stage.is_whole() {
             return Err(SwapError::NotStaged);
         }
-        stage.coming = None;
-        let (from, to) = (stage.place, self.all);
+        if !matches!(stage.coming, Coming::Noise) {
+            stage.coming = Coming::Nothing;
+        }
+        let (hold, from, to) = (stage.hold, stage.place, self.all);
+        // Tiles read weights, too: the copy waits for those before it, and those behind it wait for the copy.
         let ordered = self.executor.follow(Lane::Batch, Lane::Vision).map_err(LoadError::from);
         self.kept_load(ordered)?;
-        self.copy(Some(from), to);
-        // Tiles read weights, too.
+        match hold {
+            Hold::Device => self.copy(Some(from), to),
+            Hold::Host(pinned) => {
+                let sent = self.executor.send(Lane::Batch, pinned, to.address()).map_err(LoadError::from);
+                self.kept_load(sent)?;
+            }
+        }
         let ordered = self.executor.follow(Lane::Vision, Lane::Batch).map_err(LoadError::from);
         Ok(self.kept_load(ordered)?)
     }
@@ -771,8 +846,8 @@ impl<P: Fast> Device for Cuda<P> {
 impl<P: Fast> Cuda<P> {
     /// Whether a checkpoint's weights fit where those in use are.
     fn check_model(&self, checkpoint: &Checkpoint) -> Result<(), SwapError> {
-        let counts = Counts::of(checkpoint).map_err(LoadError::from)?;
-        let of_f32 = is_f32(checkpoint).map_err(LoadError::from)?;
+        let Kept { of_f32, wide } = Kept::of(checkpoint).map_err(LoadError::from)?;
+        let counts = Counts::of(checkpoint, wide).map_err(LoadError::from)?;
         let same = *checkpoint.config() == self.config && counts == self.counts;
         if same && of_f32 == (size_of::<P::Value>() == size_of::<f32>()) {
             Ok(())

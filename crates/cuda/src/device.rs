@@ -17,13 +17,17 @@ pub enum Target {
     Sm89,
     /// H100, H200: 9.0.
     Sm90,
-    /// The same with the instructions that only they have (wgmma).
+    /// The same with the instructions that only they have (wgmma, and what feeds it). No kernel has any, so no device is given it: code for
+    /// `Sm90` is the same code, and runs on whatever comes after 9.0 with the same major version.
     Sm90a,
     /// B200: 10.0.
     Sm100,
 }
 
 impl Target {
+    /// All.
+    pub const ALL: [Self; 5] = [Self::Sm80, Self::Sm89, Self::Sm90, Self::Sm90a, Self::Sm100];
+
     /// As compilers name it.
     pub fn name(self) -> &'static str {
         match self {
@@ -54,6 +58,7 @@ pub struct Device {
     name: String,
     target: Target,
     memory_bytes: usize,
+    driver: i32,
 }
 
 /// Why no GPU was opened.
@@ -67,6 +72,17 @@ pub enum DeviceError {
     OldDriver {
         /// 1000 major + 10 minor.
         version: i32,
+    },
+    /// The compiler is newer than the driver.
+    #[error(
+        "libnvrtc is of CUDA {}.{}, and the driver of {}.{} does not load what it makes; install a newer driver, or name the folder of a libnvrtc of CUDA {} in policy.engine.cuda_libraries",
+        compiler.0, compiler.1, driver / 1000, driver % 1000 / 10, driver / 1000
+    )]
+    OldDriverForCompiler {
+        /// Major, minor.
+        compiler: (i32, i32),
+        /// 1000 major + 10 minor.
+        driver: i32,
     },
     /// No such device.
     #[error("there is no GPU {ordinal}: the driver sees {count}")]
@@ -106,7 +122,8 @@ impl Device {
             return Err(DeviceError::NoDriver);
         }
         result::init().map_err(failed("start"))?;
-        check_driver(driver_version()?)?;
+        let driver = driver_version()?;
+        check_driver(driver)?;
         let count = CudaContext::device_count().map_err(failed("count devices"))?.try_into().unwrap_or(0);
         if ordinal >= count {
             return Err(DeviceError::NoDevice { ordinal, count });
@@ -116,7 +133,7 @@ impl Device {
         let (major, minor) = context.compute_capability().map_err(failed("tell the architecture"))?;
         let memory_bytes = context.total_mem().map_err(failed("tell the memory's size"))?;
         match Target::of_capability(major, minor) {
-            Some(target) => Ok(Self { context, name, target, memory_bytes }),
+            Some(target) => Ok(Self { context, name, target, memory_bytes, driver }),
             None => Err(DeviceError::OtherArchitecture { name, major, minor }),
         }
     }
@@ -129,6 +146,14 @@ impl Device {
     /// What kernels are compiled for.
     pub fn target(&self) -> Target {
         self.target
+    }
+
+    /// Refuses a compiler whose machine code the driver cannot load: code of one major version of CUDA is not read by a driver of an earlier one.
+    ///
+    /// # Errors
+    /// When the compiler's major version is a later one.
+    pub fn check_compiler(&self, version: (i32, i32)) -> Result<(), DeviceError> {
+        check_compiler(version, self.driver)
     }
 
     /// Its memory, used or not.
@@ -151,6 +176,14 @@ fn driver_version() -> Result<i32, DeviceError> {
 
 fn check_driver(version: i32) -> Result<(), DeviceError> {
     if version < DRIVER_MIN { Err(DeviceError::OldDriver { version }) } else { Ok(()) }
+}
+
+fn check_compiler(compiler: (i32, i32), driver: i32) -> Result<(), DeviceError> {
+    if compiler.0 > driver / 1000 {
+        Err(DeviceError::OldDriverForCompiler { compiler, driver })
+    } else {
+        Ok(())
+    }
 }
 
 fn failed(operation: &'static str) -> impl Fn(DriverError) -> DeviceError {
@@ -181,14 +214,34 @@ mod tests {
     }
 
     #[test]
+    fn a_compiler_of_a_later_cuda_than_the_drivers_is_refused() {
+        let error = check_compiler((13, 0), 12_080).unwrap_err().to_string();
+        assert!(
+            error.contains("libnvrtc is of CUDA 13.0, and the driver of 12.8")
+                && error.contains("of CUDA 12 in"),
+            "{error}"
+        );
+        for (compiler, driver) in [((12, 9), 12_080), ((12, 8), 13_000), ((13, 2), 13_000)] {
+            assert!(check_compiler(compiler, driver).is_ok(), "{compiler:?} {driver}");
+        }
+    }
+
+    #[test]
     fn devices_get_the_code_of_their_major_version() {
-        let names = |major, minor| Target::of_capability(major, minor).map(Target::name);
-        assert_eq!(names(8, 0), Some("sm_80"));
-        assert_eq!(names(8, 6), Some("sm_80"));
-        assert_eq!(names(8, 9), Some("sm_89"));
-        assert_eq!(names(9, 0), Some("sm_90"));
-        assert_eq!(names(10, 3), Some("sm_100"));
-        assert_eq!(names(7, 5), None);
-        assert_eq!(names(12, 0), None);
+        let check = |(major, minor), want: Option<&str>| {
+            let target = Target::of_capability(major, minor);
+            assert_eq!(target.map(Target::name), want, "{major}.{minor}");
+            assert!(target.is_none_or(|target| Target::ALL.contains(&target)));
+        };
+        check((7, 5), None);
+        check((8, 0), Some("sm_80")); // A100
+        check((8, 6), Some("sm_80")); // A10, A40
+        check((8, 7), Some("sm_80"));
+        check((8, 9), Some("sm_89")); // L4, L40S
+        check((9, 0), Some("sm_90")); // H100, H200
+        check((10, 0), Some("sm_100")); // B200
+        check((10, 3), Some("sm_100")); // B300
+        check((11, 0), None);
+        check((12, 0), None);
     }
 }

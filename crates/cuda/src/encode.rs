@@ -13,7 +13,7 @@ use crate::launch::{Launch, View};
 use crate::ops::Rows;
 use crate::ops::mlp::squared_relu;
 use crate::ops::norm::ResidualRmsNorm;
-use crate::ops::vision::{Patches, ResidualLayerNorm, bias_gelu, pixel_shuffle};
+use crate::ops::vision::{Patches, ResidualLayerNorm, attend, bias_gelu, pixel_shuffle};
 use crate::types::Types;
 use crate::weights::{Affine, Biased, VisionBlock, VisionWeights};
 
@@ -168,8 +168,7 @@ impl<P: Fast> Encoder<'_, P> {
         self.enter(executor, &block.norm1, delta, Some(normed))?;
         let product = block.qkv.matrix.product(self.rows(), rows(normed, width), rows(qkv, 3 * width));
         multiply(executor, &product.plus(block.qkv.bias))?;
-        let attention = P::image(self.config, self.tokens(), qkv, normed);
-        launch(executor, &attention.expect("head sizes without a kernel were refused"))?;
+        launch(executor, &attend(self.config, self.tokens(), qkv, normed))?;
         self.join(executor, &block.proj, normed)
     }
 

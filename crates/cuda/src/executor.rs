@@ -19,6 +19,10 @@ pub enum Lane {
     Vision,
 }
 
+/// Memory of this machine that an executor has pinned: the number it was given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pinned(pub usize);
+
 /// What a recorded batch depends on beside the contents of its buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GraphKey {
@@ -38,6 +42,12 @@ pub enum ExecutorError {
         asked: u64,
         /// What there is.
         free: u64,
+    },
+    /// This machine does not lend the device so much of its own memory.
+    #[error("{asked} bytes of this machine's memory are not to be pinned")]
+    NoHostMemory {
+        /// How much.
+        asked: u64,
     },
     /// The device or one of its libraries refused.
     #[error("could not {operation}")]
@@ -81,6 +91,15 @@ pub trait Executor: Send {
 
     /// Copies bytes from the device, and waits for them.
     fn download(&mut self, lane: Lane, from: u64, bytes: &mut [u8]) -> Result<(), ExecutorError>;
+
+    /// Memory of this machine that the device reads by itself, kept as long as the executor. It may hold anything.
+    fn pin(&mut self, bytes: u64) -> Result<Pinned, ExecutorError>;
+
+    /// Writes bytes to pinned memory, from byte `at` on. What was sent from there before has been waited for.
+    fn fill(&mut self, pinned: Pinned, at: u64, bytes: &[u8]) -> Result<(), ExecutorError>;
+
+    /// Copies all bytes of a pinned memory to the device, without another copy on the way.
+    fn send(&mut self, lane: Lane, pinned: Pinned, to: u64) -> Result<(), ExecutorError>;
 
     /// Launches a kernel.
     fn launch(&mut self, lane: Lane, launch: &Launch) -> Result<(), ExecutorError>;
@@ -167,8 +186,10 @@ impl Number {
 /// A weight matrix `[outputs, inputs]` on the device.
 #[derive(Debug, Clone, Copy)]
 pub struct Matrix<T> {
-    /// By row.
+    /// By row; none where there are `wide` ones.
     pub values: View<T>,
+    /// The same in float32, where they are stored so in a model of bfloat16.
+    pub wide: Option<View<f32>>,
     /// Rows.
     pub outputs: usize,
     /// Values a row.
@@ -176,9 +197,15 @@ pub struct Matrix<T> {
 }
 
 impl<T: Stored> Matrix<T> {
+    /// The matrix in float32, where it is stored so in a model of bfloat16.
+    pub fn widened(&self) -> Option<Matrix<f32>> {
+        let Self { outputs, inputs, .. } = *self;
+        self.wide.map(|values| Matrix { values, wide: None, outputs, inputs })
+    }
+
     /// The product with `count` rows.
     pub fn product<O: Stored>(&self, count: usize, input: Rows<T>, output: Rows<O>) -> Product {
-        let Self { values, outputs, inputs } = *self;
+        let Self { values, outputs, inputs, .. } = *self;
         assert_eq!(values.len(), outputs * inputs, "a matrix of {outputs} x {inputs}");
         for (what, stride, width, len) in [
             ("inputs", input.stride, inputs, input.values.len()),

@@ -9,11 +9,12 @@
 use furrow_model::config::{MoeConfig, TextConfig};
 
 use crate::batch::{Form, Lists};
-use crate::executor::{Executor, ExecutorError, Lane, Matrix};
-use crate::launch::{Launch, View};
+use crate::executor::{Executor, ExecutorError, Lane, Matrix, Number};
+use crate::launch::{Launch, Stored, View};
 use crate::ops::Rows;
 use crate::ops::attention::{Attention, Parts};
 use crate::ops::conv::CausalConv;
+use crate::ops::convert;
 use crate::ops::embed::Embed;
 use crate::ops::mlp::squared_relu;
 use crate::ops::moe::{Experts, Grouping, Route, tiles_max};
@@ -40,13 +41,6 @@ pub(crate) trait Fast: Types + Sized {
     fn prefill(attention: &Attention<'_, Self::Value>, tiles: View<crate::launch::Tile>) -> Option<Launch>;
     /// The experts' MLPs.
     fn experts(experts: &Experts<'_, Self::Value>) -> [Launch; 3];
-    /// Attention inside the tiles of images.
-    fn image(
-        config: &furrow_model::config::VisionConfig,
-        tokens: usize,
-        qkv: View<Self::Value>,
-        out: View<Self::Value>,
-    ) -> Option<Launch>;
 }
 
 /// Everything a batch needs.
@@ -268,7 +262,7 @@ impl<P: Fast> Pass<'_, P> {
         let wide = self.squared(executor, up)?;
         let (input, output) =
             (Rows { values: wide, stride: down.inputs }, Rows { values: delta, stride: hidden });
-        executor.multiply(Lane::Batch, &down.product(rows, input, output).onto_outputs())
+        self.multiply(executor, down, rows, (input, output), true)
     }
 
     /// Who goes where, in the order of experts.
@@ -283,7 +277,7 @@ impl<P: Fast> Pass<'_, P> {
         let pairs = rows * k;
         let input = Rows { values: self.work.normed, stride: self.text.hidden };
         let logits = Rows { values: work.logits.first(rows * experts), stride: experts };
-        executor.multiply(Lane::Batch, &weights.gate.product(rows, input, logits))?;
+        self.multiply(executor, &weights.gate, rows, (input, logits), false)?;
         let route = Route {
             config,
             logits: logits.values,
@@ -325,7 +319,7 @@ impl<P: Fast> Pass<'_, P> {
         let logits = self.work.logits.from(self.logits_at * head.outputs);
         let input = Rows { values: norm.out, stride: hidden };
         let output = Rows { values: logits, stride: head.outputs };
-        executor.multiply(Lane::Batch, &head.product(wanted, input, output))
+        self.multiply(executor, head, wanted, (input, output), false)
     }
 
     /// All rows of a buffer.
@@ -341,7 +335,33 @@ impl<P: Fast> Pass<'_, P> {
         output: Rows<P::Value>,
     ) -> Done {
         let input = Rows { values: input, stride: matrix.inputs };
-        executor.multiply(Lane::Batch, &matrix.product(self.form.rows, input, output))
+        self.multiply(executor, matrix, self.form.rows, (input, output), false)
+    }
+
+    /// `count` rows of a product; `adds`: added to what the outputs hold. A matrix in float32 in a model of bfloat16 takes its inputs widened, and its outputs are
+    /// narrowed where they are not float32.
+    fn multiply<O: Stored>(
+        &self,
+        executor: &mut dyn Executor,
+        matrix: &Matrix<P::Value>,
+        count: usize,
+        (input, output): (Rows<P::Value>, Rows<O>),
+        adds: bool,
+    ) -> Done {
+        let Some(wide) = matrix.widened() else {
+            let product = matrix.product(count, input, output);
+            return executor.multiply(Lane::Batch, &if adds { product.onto_outputs() } else { product });
+        };
+        let [inputs, outputs] = self.work.widened;
+        let inputs = Rows { values: inputs, stride: wide.inputs };
+        launch(executor, &convert::widen(as_type(input), inputs.values, count, wide.inputs))?;
+        if Number::of::<O>() == Number::F32 {
+            let product = wide.product(count, inputs, as_type::<_, f32>(output));
+            return executor.multiply(Lane::Batch, &if adds { product.onto_outputs() } else { product });
+        }
+        let given = Rows { values: outputs, stride: wide.outputs };
+        executor.multiply(Lane::Batch, &wide.product(count, inputs, given))?;
+        launch(executor, &convert::narrow(outputs, as_type(output), count, wide.outputs, adds))
     }
 
     /// A mixer's last product: what the next norm adds to the residual stream.
@@ -351,6 +371,12 @@ impl<P: Fast> Pass<'_, P> {
     }
 }
 
+/// The same rows by the name of their type.
+fn as_type<A: Stored, B: Stored>(rows: Rows<A>) -> Rows<B> {
+    assert_eq!(Number::of::<A>(), Number::of::<B>(), "only a model in bfloat16 has matrices in another type");
+    Rows { values: View::new(rows.values.address(), rows.values.len()), stride: rows.stride }
+}
+
 fn launch(executor: &mut dyn Executor, launch: &Launch) -> Done {
     executor.launch(Lane::Batch, launch)
 }
@@ -358,12 +384,10 @@ fn launch(executor: &mut dyn Executor, launch: &Launch) -> Done {
 mod fast {
     //! Which combination of types has which kernels.
 
-    use furrow_model::config::VisionConfig;
     use half::bf16;
 
     use super::{Attention, Experts, Fast, Launch, Parts, Recurrence, View};
     use crate::launch::Tile;
-    use crate::ops::vision;
     use crate::types::{Bfloat16, Float32, NarrowState, WideResidual};
 
     impl Fast for Float32 {
@@ -378,9 +402,6 @@ mod fast {
         }
         fn experts(experts: &Experts<'_, f32>) -> [Launch; 3] {
             experts.launches()
-        }
-        fn image(_: &VisionConfig, _: usize, _: View<f32>, _: View<f32>) -> Option<Launch> {
-            None
         }
     }
 
@@ -398,9 +419,6 @@ mod fast {
                 }
                 fn experts(experts: &Experts<'_, bf16>) -> [Launch; 3] {
                     experts.launches_by_tiles().unwrap_or_else(|| experts.launches())
-                }
-                fn image(config: &VisionConfig, tokens: usize, qkv: View<bf16>, out: View<bf16>) -> Option<Launch> {
-                    vision::attend(config, tokens, qkv, out)
                 }
             }
         )*};

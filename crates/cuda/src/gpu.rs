@@ -10,6 +10,7 @@
 #![allow(unsafe_code)]
 
 mod kernels;
+mod pinned;
 mod products;
 mod staging;
 mod stream;
@@ -20,13 +21,14 @@ use std::path::PathBuf;
 use cudarc::driver::{DriverError, result, sys};
 
 use self::kernels::Kernels;
+use self::pinned::HostBytes;
 use self::products::{Products, ProductsError};
 use self::staging::Staging;
 use self::stream::{Event, Stream};
 use crate::cache::{Cache, CacheError};
 use crate::compile::{CompileError, Compiler};
 use crate::device::{Device, DeviceError};
-use crate::executor::{Executor, ExecutorError, GraphKey, Lane, Product, Work};
+use crate::executor::{Executor, ExecutorError, GraphKey, Lane, Pinned, Product, Work};
 use crate::launch::Launch;
 
 /// Memory left to recorded graphs, code and whatever libraries take: 35 buckets of some 400 nodes stay well below it.
@@ -78,6 +80,7 @@ pub struct Gpu {
     products: Products,
     kernels: Kernels,
     memory: Vec<u64>,
+    pinned: Vec<HostBytes>,
     device: Device,
 }
 
@@ -87,6 +90,8 @@ enum Known {
     Run,
     /// It was recorded.
     Recorded(Graph),
+    /// There was no memory for its record: it is run as the first time.
+    Plain,
 }
 
 /// A graph that can be launched.
@@ -102,6 +107,7 @@ impl Gpu {
         bind(&device).map_err(failed("take the context"))?;
         let has_compiler = |folder: &&PathBuf| kernels::holds(folder, "libnvrtc.so");
         let compiler = Compiler::open(places.libraries.iter().find(has_compiler).map(PathBuf::as_path))?;
+        device.check_compiler(compiler.version())?;
         let kernels = Kernels::load(&Cache::new(compiler, &places.cache), &device)?;
         let [low, high] = stream::priorities().map_err(failed("tell the priorities of streams"))?;
         let stream = |priority| Stream::new(priority).map_err(failed("make a stream"));
@@ -115,6 +121,7 @@ impl Gpu {
             products: Products::open(&places.libraries)?,
             kernels,
             memory: Vec::new(),
+            pinned: Vec::new(),
             device,
         })
     }
@@ -132,8 +139,8 @@ impl Gpu {
         bind(&self.device).map_err(|source| ExecutorError::failed("take the context", source))
     }
 
-    /// Records what `work` gives to a lane, and does none of it.
-    fn record(&mut self, lane: Lane, work: Work<'_>) -> Result<Graph, ExecutorError> {
+    /// Records what `work` gives to a lane, and does none of it; `None` where the device has no memory for the record.
+    fn record(&mut self, lane: Lane, work: Work<'_>) -> Result<Option<Graph>, ExecutorError> {
         let stream = self.stream(lane);
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream lives as long as this, and nothing is being recorded on it.
@@ -144,10 +151,15 @@ impl Gpu {
         done?;
         let graph = graph.map_err(step("end recording"))?;
         // SAFETY: the graph was just recorded; it is destroyed once, when it has been made ready or refused.
-        unsafe {
+        let ready = unsafe {
             let ready = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
             result::graph::destroy(graph).map_err(step("drop a recording"))?;
-            ready.map(Graph).map_err(step("make a recording ready"))
+            ready
+        };
+        match ready {
+            Ok(graph) => Ok(Some(Graph(graph))),
+            Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => Ok(None),
+            Err(error) => Err(step("make a recording ready")(error)),
         }
     }
 }
@@ -207,6 +219,35 @@ impl Executor for Gpu {
         self.staging[index(lane)].download(from, bytes, stream).map_err(step("copy from the device"))
     }
 
+    fn pin(&mut self, bytes: u64) -> Result<Pinned, ExecutorError> {
+        self.bind()?;
+        let count = usize::try_from(bytes).unwrap_or(usize::MAX);
+        match HostBytes::new(count) {
+            Ok(pinned) => self.pinned.push(pinned),
+            Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {
+                return Err(ExecutorError::NoHostMemory { asked: bytes });
+            }
+            Err(error) => return Err(step("pin memory")(error)),
+        }
+        Ok(Pinned(self.pinned.len() - 1))
+    }
+
+    fn fill(&mut self, pinned: Pinned, at: u64, bytes: &[u8]) -> Result<(), ExecutorError> {
+        let at = usize::try_from(at).unwrap_or(usize::MAX);
+        self.pinned[pinned.0].slice(at..at.saturating_add(bytes.len())).copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn send(&mut self, lane: Lane, pinned: Pinned, to: u64) -> Result<(), ExecutorError> {
+        self.bind()?;
+        let stream = self.stream(lane);
+        let held = &mut self.pinned[pinned.0];
+        let all = held.slice(0..held.len());
+        // SAFETY: the bytes are pinned and stay until this is dropped, which waits for the copy; nobody writes to them before they have waited for it
+        // (`Executor::fill`); the device's bytes are the caller's.
+        unsafe { result::memcpy_htod_async(to, all, stream) }.map_err(step("copy to the device"))
+    }
+
     fn launch(&mut self, lane: Lane, launch: &Launch) -> Result<(), ExecutorError> {
         self.bind()?;
         let launched = self.kernels.launch(launch, self.stream(lane));
@@ -235,12 +276,12 @@ impl Executor for Gpu {
                 return Ok(());
             }
             Some(Known::Run) => {
-                let graph = self.record(lane, work)?;
-                self.graphs.insert(key, Known::Recorded(graph));
+                let known = self.record(lane, &mut *work)?.map_or(Known::Plain, Known::Recorded);
+                self.graphs.insert(key, known);
             }
-            Some(Known::Recorded(_)) => {}
+            Some(Known::Recorded(_) | Known::Plain) => {}
         }
-        let Some(Known::Recorded(graph)) = self.graphs.get(&key) else { return Ok(()) };
+        let Some(Known::Recorded(graph)) = self.graphs.get(&key) else { return work(self) };
         // SAFETY: graph and stream live as long as this; what the graph points to is memory of this executor.
         unsafe { result::graph::launch(graph.0, self.stream(lane)) }.map_err(step("launch a graph"))
     }
@@ -260,8 +301,9 @@ impl Drop for Graph {
 
 impl Drop for Gpu {
     fn drop(&mut self) {
-        // A context that cannot be bound any more has lost its memory with it.
+        // A context that cannot be bound any more has lost its memory with it; what this machine lent it is not given back, for it may still be read.
         if self.wait().is_err() {
+            self.pinned.drain(..).for_each(std::mem::forget);
             return;
         }
         self.graphs.clear();

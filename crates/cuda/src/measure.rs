@@ -8,8 +8,8 @@ mod rollout;
 
 use std::time::{Duration, Instant};
 
-use furrow_model::backend::{BackendError, PAGE_TOKENS, Page, Room, Slot, Span, Want};
-use furrow_model::config::Config;
+use furrow_model::backend::{self, BackendError, PAGE_TOKENS, Page, Room, Slot, Want};
+use furrow_model::config::{Config, SsmConfig};
 use furrow_model::sample::Pick;
 use furrow_model::vision::Tile;
 use half::bf16;
@@ -17,11 +17,14 @@ use half::bf16;
 pub use self::figures::{Cases, Figure};
 use self::rollout::Rolling;
 pub use self::rollout::{Rolled, Rollout};
-use crate::backend::{Device, OpenError, Options, open_noise};
+use crate::arena::Placer;
+use crate::backend::{Device, OpenError, Options, Stage, SwapError, open_noise};
 use crate::executor::{Executor, ExecutorError, Lane, Matrix};
-use crate::launch::{Move, View};
-use crate::ops::Rows;
+use crate::launch::{Move, Span, View};
 use crate::ops::copy::{CopyPlaces, Places};
+use crate::ops::ssm::Recurrence;
+use crate::ops::{PACK, Rows, Slots};
+use crate::weights::LoadError;
 
 /// Runs before those that count: one that loads what is loaded lazily, one that records, one that replays.
 const WARM_UP: usize = 3;
@@ -51,36 +54,124 @@ impl Default for Yardstick {
     }
 }
 
-/// Measures a device's own rates. What it allocates for that stays allocated.
+/// Memory of a device for what is measured without a model. It stays allocated.
+pub struct Yard<'a> {
+    executor: &'a mut dyn Executor,
+    yardstick: Yardstick,
+    memory: View<u8>,
+    /// Runs that count.
+    times: usize,
+}
+
+impl<'a> Yard<'a> {
+    /// Takes as much as the yardstick asks for.
+    ///
+    /// # Errors
+    /// When the device fails or has too little memory.
+    pub fn open(
+        executor: &'a mut dyn Executor,
+        yardstick: Yardstick,
+        times: usize,
+    ) -> Result<Self, ExecutorError> {
+        let Yardstick { bytes, side } = yardstick;
+        let room = (2 * bytes).max(3 * side * side * size_of::<bf16>()) + 256;
+        let memory = View::new(executor.allocate(room as u64)?, room);
+        Ok(Self { executor, yardstick, memory, times })
+    }
+
+    /// A device's own rates.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn rates(&mut self) -> Result<Rates, ExecutorError> {
+        let Yardstick { bytes, side } = self.yardstick;
+        let (values, address) = (side * side, self.memory.address());
+        let one = View::<Move>::new(address + self.memory.len() as u64 - 256, 1);
+        self.executor.upload(Lane::Batch, bytemuck::bytes_of(&Move { from: 0, to: 0 }), one.address())?;
+        let place = |number: usize| Places {
+            bytes: View::new(address + (number * bytes) as u64, bytes),
+            stride: bytes,
+        };
+        let copy = CopyPlaces { from: Some(place(0)), to: place(1), moves: one, bytes }.launch();
+        let copied = median(self.executor, self.times, |executor| executor.launch(Lane::Batch, &copy))?;
+
+        fill(self.executor, View::<bf16>::new(address, 2 * values))?;
+        let matrix = |number: usize| View::<bf16>::new(address + (number * values * 2) as u64, values);
+        let weight = Matrix { values: matrix(0), wide: None, outputs: side, inputs: side };
+        let rows = |number| Rows { values: matrix(number), stride: side };
+        let product = weight.product(side, rows(1), rows(2));
+        let multiplied =
+            median(self.executor, self.times, |executor| executor.multiply(Lane::Batch, &product))?;
+        Ok(Rates {
+            bandwidth: 2.0 * bytes as f64 / copied.as_secs_f64(),
+            flops: 2.0 * (side as f64).powi(3) / multiplied.as_secs_f64(),
+        })
+    }
+
+    /// One layer's recurrence for one new token of each of `batch` sequences, states in float32; `None` where they do not fit.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn state_update(&mut self, ssm: &SsmConfig, batch: u32) -> Result<Option<Duration>, ExecutorError> {
+        let count = batch as usize;
+        let mut placer = Placer::at(self.memory.address());
+        let mut of_heads = || placer.take::<f32>("", ssm.heads);
+        let [dt_bias, a, d] = [of_heads(), of_heads(), of_heads()];
+        let (width, kept) = (ssm.conv_width(), ssm.inner() * ssm.state);
+        let dt_stride = ssm.heads.next_multiple_of(PACK);
+        let mixed = Rows { values: placer.take::<bf16>("", count * width), stride: width };
+        let dt = Rows { values: placer.take::<bf16>("", count * dt_stride), stride: dt_stride };
+        let spans = placer.take::<Span>("", count);
+        let small = placer.next() - self.memory.address();
+        let state = Slots { values: placer.take::<f32>("", count * kept), stride: kept };
+        let out = placer.take::<bf16>("", count * ssm.inner());
+        if placer.next() > self.memory.address() + self.memory.len() as u64 {
+            return Ok(None);
+        }
+        let span = |number| Span { base: number, length: 1, start: 1, slot: number };
+        let all: Vec<Span> = (0..batch).map(span).collect();
+        let zeros = vec![0; usize::try_from(small).unwrap_or(0)];
+        self.executor.upload(Lane::Batch, &zeros, self.memory.address())?;
+        self.executor.upload(Lane::Batch, bytemuck::cast_slice(&all), spans.address())?;
+        let config = ssm;
+        let launch = Recurrence { config, mixed, dt, dt_bias, a, d, state, spans, out }.launch();
+        median(self.executor, self.times, |executor| executor.launch(Lane::Batch, &launch)).map(Some)
+    }
+}
+
+/// How long weights of noise take to take over from where they are staged, all work before and after them waited for; `None` where there is no room for two sets.
+/// The executor is dropped, and with it what it allocated.
 ///
 /// # Errors
-/// When the device fails or has too little memory.
-pub fn rates(
-    executor: &mut dyn Executor,
-    yardstick: Yardstick,
+/// When the device fails.
+pub fn swap(
+    config: &Config,
+    stage: Stage,
+    executor: Box<dyn Executor>,
     times: usize,
-) -> Result<Rates, ExecutorError> {
-    let Yardstick { bytes, side } = yardstick;
-    let values = side * side;
-    let room = (2 * bytes).max(3 * values * size_of::<bf16>());
-    let address = executor.allocate(room as u64 + 256)?;
-    let one = View::<Move>::new(address + room as u64, 1);
-    executor.upload(Lane::Batch, bytemuck::bytes_of(&Move { from: 0, to: 0 }), one.address())?;
-    let place =
-        |number: usize| Places { bytes: View::new(address + (number * bytes) as u64, bytes), stride: bytes };
-    let copy = CopyPlaces { from: Some(place(0)), to: place(1), moves: one, bytes }.launch();
-    let copied = median(executor, times, |executor| executor.launch(Lane::Batch, &copy))?;
-
-    fill(executor, View::<bf16>::new(address, 2 * values))?;
-    let matrix = |number: usize| View::<bf16>::new(address + (number * values * 2) as u64, values);
-    let weight = Matrix { values: matrix(0), outputs: side, inputs: side };
-    let rows = |number| Rows { values: matrix(number), stride: side };
-    let product = weight.product(side, rows(1), rows(2));
-    let multiplied = median(executor, times, |executor| executor.multiply(Lane::Batch, &product))?;
-    Ok(Rates {
-        bandwidth: 2.0 * bytes as f64 / copied.as_secs_f64(),
-        flops: 2.0 * (side as f64).powi(3) / multiplied.as_secs_f64(),
-    })
+) -> Result<Option<Duration>, SwapError> {
+    let room = Room { slots: 1, pages: 1, rows_max: 1, logits_max: 1, features: 1 };
+    let options = Options { stage, ..Options::default() };
+    let mut subject = match Subject::open(config, room, options, executor, times) {
+        Ok(subject) => subject,
+        Err(OpenError::Full { .. } | OpenError::HostFull { .. }) => return Ok(None),
+        Err(OpenError::Load(error)) => return Err(error.into()),
+        Err(OpenError::Executor(error)) => return Err(LoadError::from(error).into()),
+        Err(_) => return Err(SwapError::OtherModel),
+    };
+    let mut taken = Vec::with_capacity(times);
+    for time in 0..WARM_UP + times {
+        let begin = Instant::now();
+        subject.device.swap_weights()?;
+        subject
+            .device
+            .wait()
+            .map_err(|error| LoadError::from(ExecutorError::failed("finish a swap", error)))?;
+        if time >= WARM_UP {
+            taken.push(begin.elapsed());
+        }
+    }
+    Ok(Some(middle(taken)))
 }
 
 /// Small numbers everywhere: a product of zeros takes less power, and so runs faster than any other.
@@ -159,7 +250,7 @@ impl Subject {
             return Ok(None);
         }
         let pages: Vec<Page> = (0..batch * each).map(Page).collect();
-        let span = |(slot, pages)| Span {
+        let span = |(slot, pages)| backend::Span {
             slot: Slot(slot),
             pages,
             start: context,
@@ -167,7 +258,8 @@ impl Subject {
             insets: &[],
             want: Want::Last,
         };
-        let spans: Vec<Span<'_>> = (0..batch).zip(pages.chunks_exact(each as usize)).map(span).collect();
+        let spans: Vec<backend::Span<'_>> =
+            (0..batch).zip(pages.chunks_exact(each as usize)).map(span).collect();
         let picks: Vec<Pick<'_>> = (0..batch).map(pick).collect();
         self.median(|device| {
             device.run(&spans)?;
@@ -194,7 +286,14 @@ impl Subject {
                 let count = chunk.min(new - done);
                 let want = if done + count == new { Want::Last } else { Want::Nothing };
                 let (start, tokens) = (past + done, &tokens[..count as usize]);
-                device.run(&[Span { slot: Slot(0), pages: &pages, start, tokens, insets: &[], want }])?;
+                device.run(&[backend::Span {
+                    slot: Slot(0),
+                    pages: &pages,
+                    start,
+                    tokens,
+                    insets: &[],
+                    want,
+                }])?;
                 done += count;
             }
             device.sample(&[pick(0)]);

@@ -5,6 +5,7 @@
 
 pub mod attention;
 pub mod conv;
+pub mod convert;
 pub mod copy;
 pub mod embed;
 pub mod mlp;

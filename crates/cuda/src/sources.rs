@@ -23,6 +23,7 @@ pub const KERNELS: &[Source<'static>] = sources![
     "attention_prefill.cu",
     "bias_gelu.cu",
     "causal_conv.cu",
+    "convert.cu",
     "copy.cu",
     "embed.cu",
     "gated_norm.cu",

@@ -4,13 +4,17 @@
 //! convolution are turned to `[kernel, W]`; A is -exp(A_log) and stands, with D and dt_bias, in float32. One walk over the model places every tensor and
 //! says what goes there; `load.rs` brings it, all at once or piece by piece beside running batches.
 
+mod kept;
 mod load;
+
+use std::collections::BTreeSet;
 
 use furrow_model::checkpoint::{Checkpoint, CheckpointError};
 use furrow_model::config::{Config, LayerKind, MoeConfig, TextConfig, VisionConfig};
 
+pub(crate) use self::kept::Kept;
 pub use self::load::LoadError;
-pub(crate) use self::load::{bring, bring_noise, check};
+pub(crate) use self::load::{Hold, bring, bring_noise, check};
 use crate::arena::Placer;
 use crate::executor::Matrix;
 use crate::launch::{Element, View};
@@ -38,6 +42,8 @@ pub(crate) struct TextWeights<T> {
     pub final_norm: View<T>,
     /// `[V, H]`.
     pub head: Matrix<T>,
+    /// Widest inputs, and widest outputs that are narrowed, of products in float32 in a model of bfloat16.
+    pub widest: [usize; 2],
 }
 
 /// A layer: its pre-norm `[H]` and its mixer.
@@ -141,12 +147,14 @@ pub(crate) struct Biased<T> {
 }
 
 /// What only a checkpoint says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Rows of the embedding table.
     pub embeddings: usize,
     /// Prefix tokens of the tower.
     pub prefix: usize,
+    /// Matrices in float32, by name, of a model that is computed in bfloat16.
+    pub wide: BTreeSet<String>,
 }
 
 /// What must be brought to a place.
@@ -196,10 +204,11 @@ impl Noise {
 impl Counts {
     /// As a configuration has them where no checkpoint is at hand. Prefix tokens: as many as the published tower has.
     pub fn of_config(config: &Config) -> Self {
-        Self { embeddings: config.text.vocabulary, prefix: if config.vision.is_some() { 16 } else { 0 } }
+        let prefix = if config.vision.is_some() { 16 } else { 0 };
+        Self { embeddings: config.text.vocabulary, prefix, wide: BTreeSet::new() }
     }
 
-    pub fn of(checkpoint: &Checkpoint) -> Result<Self, CheckpointError> {
+    pub fn of(checkpoint: &Checkpoint, wide: BTreeSet<String>) -> Result<Self, CheckpointError> {
         let rows = |name: &str| -> Result<usize, CheckpointError> {
             Ok(checkpoint.tensor(name)?.shape().first().copied().unwrap_or(0))
         };
@@ -207,14 +216,16 @@ impl Counts {
         Ok(Self {
             embeddings: rows("backbone.embeddings.weight")?,
             prefix: checkpoint.config().vision.as_ref().map_or(Ok(0), |_| rows(&prefix))?,
+            wide,
         })
     }
 }
 
 impl<T: Value> Weights<T> {
     /// Places everything, and says what must be brought there.
-    pub fn place(config: &Config, counts: Counts, placer: &mut Placer) -> (Self, Vec<Cargo>) {
-        let mut walk = Walk { placer, prefix: String::new(), cargo: Vec::new() };
+    pub fn place(config: &Config, counts: &Counts, placer: &mut Placer) -> (Self, Vec<Cargo>) {
+        let (prefix, wide) = (String::new(), &counts.wide);
+        let mut walk = Walk { placer, prefix, cargo: Vec::new(), wide, widest: [0; 2] };
         let text = walk.text(&config.text, counts.embeddings);
         let hidden = config.text.hidden;
         let vision = config.vision.as_ref().map(|vision| walk.vision(vision, hidden, counts.prefix));
@@ -228,6 +239,9 @@ struct Walk<'a> {
     /// What the next names start with.
     prefix: String,
     cargo: Vec<Cargo>,
+    /// Matrices that are kept in float32.
+    wide: &'a BTreeSet<String>,
+    widest: [usize; 2],
 }
 
 impl Walk<'_> {
@@ -241,7 +255,8 @@ impl Walk<'_> {
             embeddings,
             layers,
             final_norm: self.vector("backbone.norm_f.weight", text.hidden),
-            head: self.matrix("lm_head.weight", text.vocabulary, text.hidden),
+            head: self.with_f32_outputs("lm_head.weight", text.vocabulary, text.hidden),
+            widest: self.widest,
         }
     }
 
@@ -281,9 +296,8 @@ impl Walk<'_> {
     fn attention<T: Value>(&mut self, text: &TextConfig) -> AttentionWeights<T> {
         let [q, _, qkv] = text.attention.widths();
         let names = ["q_proj.weight", "k_proj.weight", "v_proj.weight"];
-        let values = self.put(&names, qkv * text.hidden, Form::Stored, Noise::matrix(text.hidden));
         AttentionWeights {
-            qkv: Matrix { values, outputs: qkv, inputs: text.hidden },
+            qkv: self.matrices(&names, qkv, text.hidden, qkv),
             out: self.matrix("o_proj.weight", text.hidden, q),
         }
     }
@@ -298,7 +312,7 @@ impl Walk<'_> {
     fn moe<T: Value>(&mut self, hidden: usize, moe: &MoeConfig) -> MoeWeights<T> {
         let (width, inner, shared) =
             (moe.latent.unwrap_or(hidden), moe.intermediate, moe.shared_intermediate);
-        let gate = self.matrix("gate.weight", moe.experts, hidden);
+        let gate = self.with_f32_outputs("gate.weight", moe.experts, hidden);
         let correction =
             self.put(&["gate.e_score_correction_bias"], moe.experts, Form::Float32, Noise(0.0, 0.1));
         let mut of_all = |part: &str, inputs: usize| {
@@ -369,8 +383,34 @@ impl Walk<'_> {
     }
 
     fn matrix<T: Value>(&mut self, name: &str, outputs: usize, inputs: usize) -> Matrix<T> {
-        let values = self.put(&[name], outputs * inputs, Form::Stored, Noise::matrix(inputs));
-        Matrix { values, outputs, inputs }
+        self.matrices(&[name], outputs, inputs, outputs)
+    }
+
+    /// One whose outputs are float32 in any case.
+    fn with_f32_outputs<T: Value>(&mut self, name: &str, outputs: usize, inputs: usize) -> Matrix<T> {
+        self.matrices(&[name], outputs, inputs, 0)
+    }
+
+    /// Matrices as one, `[outputs, inputs]`; so many of the outputs are narrowed where it is in float32.
+    fn matrices<T: Value>(
+        &mut self,
+        names: &[&str],
+        outputs: usize,
+        inputs: usize,
+        narrowed: usize,
+    ) -> Matrix<T> {
+        let (count, noise) = (outputs * inputs, Noise::matrix(inputs));
+        if !names.iter().any(|name| self.wide.contains(&format!("{}{name}", self.prefix))) {
+            return Matrix {
+                values: self.put(names, count, Form::Stored, noise),
+                wide: None,
+                outputs,
+                inputs,
+            };
+        }
+        self.widest = [self.widest[0].max(inputs), self.widest[1].max(narrowed)];
+        let wide = self.put(names, count, Form::Float32, noise);
+        Matrix { values: View::new(wide.address(), 0), wide: Some(wide), outputs, inputs }
     }
 
     fn affine<T: Value>(&mut self, name: &str, width: usize) -> Affine<T> {

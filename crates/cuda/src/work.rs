@@ -89,6 +89,8 @@ pub(crate) struct Work<P: Types> {
     pub parts: [View<f32>; 2],
     /// Descriptions of the batch: spans, tiles, sources, tables.
     pub inputs: View<u32>,
+    /// Inputs and outputs of products in float32 in a model of bfloat16.
+    pub widened: [View<f32>; 2],
     /// What expert layers need.
     pub experts: Option<ExpertWork<P>>,
     /// What drawing needs.
@@ -155,7 +157,7 @@ impl Widths {
 
 impl<P: Types> Work<P> {
     /// Places everything for the largest batch.
-    pub fn place(text: &TextConfig, limits: &Limits, placer: &mut Placer) -> Self {
+    pub fn place(text: &TextConfig, limits: &Limits, widest: [usize; 2], placer: &mut Placer) -> Self {
         let Limits { rows, spans, wanted, .. } = *limits;
         let [q, ..] = text.attention.widths();
         let heads = text.attention.heads;
@@ -174,6 +176,7 @@ impl<P: Types> Work<P> {
                 placer.take(ROWS, 2 * splits),
             ],
             inputs: placer.take(INPUTS, words(limits)),
+            widened: widest.map(|width| placer.take(ROWS, rows.max(wanted).saturating_mul(width))),
             experts: text.moe.as_ref().map(|moe| ExpertWork::place(moe, text.hidden, rows, placer)),
             draws: Draws::place(text.vocabulary, limits.draws, placer),
         }

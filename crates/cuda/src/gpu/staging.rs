@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use cudarc::driver::{DriverError, result, sys};
 
+use super::pinned::HostBytes;
 use super::stream::Event;
 
 /// Bytes of a half: 0.3 ms of PCIe 5, long against the 10 us that a copy takes to begin.
@@ -23,7 +24,7 @@ pub(super) struct Staging {
 }
 
 struct Half {
-    bytes: *mut u8,
+    bytes: HostBytes,
     /// Taken since it was empty.
     used: usize,
     /// Passed when the device has done with all that was taken.
@@ -105,24 +106,17 @@ impl Staging {
 
 impl Half {
     fn new() -> Result<Self, DriverError> {
-        // SAFETY: the context is bound; the bytes are made zeros before anybody sees them.
-        let bytes: *mut u8 = unsafe { result::malloc_host(HALF, 0) }?.cast();
-        // SAFETY: so many bytes were just allocated.
-        unsafe { bytes.write_bytes(0, HALF) };
-        Ok(Self { bytes, used: 0, idle: Event::new()? })
+        Ok(Self { bytes: HostBytes::new(HALF)?, used: 0, idle: Event::new()? })
     }
 
     fn slice(&mut self, range: &Range<usize>) -> &mut [u8] {
-        assert!(range.start <= range.end && range.end <= HALF, "bytes {range:?} of a half");
-        // SAFETY: the bytes were allocated and written by `new`; `&mut self` keeps the slice the only one on this side, and events the device away.
-        unsafe { std::slice::from_raw_parts_mut(self.bytes.add(range.start), range.len()) }
+        self.bytes.slice(range.clone())
     }
 }
 
 impl Drop for Half {
     fn drop(&mut self) {
+        // Its last copy has ended before the bytes are given back.
         self.idle.wait().ok();
-        // SAFETY: it was allocated by `new`, its last copy has ended, and it is freed once.
-        unsafe { result::free_host(self.bytes.cast()) }.ok();
     }
 }

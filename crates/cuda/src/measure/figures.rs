@@ -9,8 +9,9 @@ use furrow_model::backend::{BackendError, PAGE_TOKENS, Room};
 use furrow_model::config::Config;
 use furrow_model::floor::{self, Device, Keep, Mix, Part, Work, seconds};
 
-use super::{Rates, Rollout, Subject};
-use crate::backend::{self, OpenError, Options};
+use super::{Rates, Rollout, Subject, Yard};
+use crate::backend::{self, OpenError, Options, Stage};
+use crate::executor::ExecutorError;
 
 /// What is measured.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,6 +118,46 @@ impl Cases {
     fn tiles(&self, config: &Config, width: usize, height: usize) -> u32 {
         let rows = config.vision.as_ref().map_or(1, furrow_model::config::VisionConfig::rows_per_tile);
         (config.screenshot_tokens(width, height) / rows) as u32
+    }
+
+    /// Takes the figures that need no model: the recurrence of one layer by batch.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn measure_alone(
+        &self,
+        config: &Config,
+        yard: &mut Yard<'_>,
+        rates: Rates,
+        tell: &mut dyn FnMut(&Figure),
+    ) -> Result<(), ExecutorError> {
+        let ssm = &config.text.ssm;
+        for batch in &self.batches {
+            let count = f64::from(*batch);
+            // States in float32 both ways; x, B, C, dt and y in bfloat16 beside them.
+            let values = ssm.conv_width() + ssm.heads + ssm.inner();
+            let bytes = count * (8 * ssm.inner() * ssm.state + 2 * values) as f64;
+            tell(&Figure {
+                what: format!("state update, batch {batch}"),
+                taken: yard.state_update(ssm, *batch)?,
+                floor: Some(bytes / rates.bandwidth),
+                count,
+                unit: "tokens/s",
+            });
+        }
+        Ok(())
+    }
+
+    /// What swapping all weights took, from where they were staged.
+    pub fn swapped(config: &Config, rates: Rates, stage: Stage, taken: Option<Duration>) -> Figure {
+        let bytes = config.weight_bytes();
+        // A bus that nobody measured has no floor.
+        let (place, floor) = match stage {
+            Stage::Host => ("the host", None),
+            Stage::Device | Stage::None => ("the device", Some(2.0 * bytes / rates.bandwidth)),
+        };
+        let what = format!("swap of all weights, staged on {place}");
+        Figure { what, taken, floor, count: bytes / 1e9, unit: "GB/s" }
     }
 
     /// Takes every figure; `tell` hears each as soon as it is there.

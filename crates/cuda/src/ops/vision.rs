@@ -2,13 +2,16 @@
 //! `kernels/pixel_shuffle.cu`.
 
 use furrow_model::config::VisionConfig;
-use half::bf16;
 
 use super::in_packs;
 use crate::launch::{Launch, Stored, THREADS_MAX, View, shared_bytes, size};
 
 /// Query tokens of a block of attention, and keys of a lot.
 const TOKENS: usize = 64;
+/// Warps of a block of attention; in the plain form each has a query token.
+const WARPS: usize = 4;
+/// Largest head size of the plain form.
+pub const HEAD_MAX: usize = 256;
 /// Added to rows in shared memory, so that eight of them begin in eight different banks.
 const PAD: usize = 8;
 
@@ -145,31 +148,36 @@ pub fn bias_gelu<T: Stored>(values: View<T>, bias: View<T>) -> Launch {
     }
 }
 
-/// Attention inside tiles, from `qkv` `[tiles x tokens, 3 hidden]` to `out` `[tiles x tokens, hidden]`. `None` where the head size is another than the
-/// kernels are made for.
-pub fn attend(config: &VisionConfig, tokens: usize, qkv: View<bf16>, out: View<bf16>) -> Option<Launch> {
+/// Attention inside tiles, from `qkv` `[tiles x tokens, 3 hidden]` to `out` `[tiles x tokens, hidden]`: by matrix products in bfloat16 for heads of 64 and
+/// 80, the plain way otherwise.
+pub fn attend<T: Stored>(config: &VisionConfig, tokens: usize, qkv: View<T>, out: View<T>) -> Launch {
     let head = config.hidden / config.heads;
-    let kernel = match head {
-        64 => "attend_image_64",
-        80 => "attend_image_80",
-        _ => return None,
-    };
     let tiles = out.len() / (tokens * config.hidden);
     assert!(qkv.len() >= 3 * tiles * tokens * config.hidden, "q, k and v of {tiles} tiles");
-    Some(Launch {
+    assert!(head <= HEAD_MAX, "heads of {head} over {HEAD_MAX}");
+    let fast = match head {
+        64 => T::pick(None, Some("attend_image_64")),
+        80 => T::pick(None, Some("attend_image_80")),
+        _ => None,
+    };
+    let (kernel, queries) = match fast {
+        Some(kernel) => (kernel, TOKENS),
+        None => (T::pick("attend_image_f32", "attend_image_bf16"), WARPS),
+    };
+    let mut arguments = vec![qkv.into(), out.into(), size(tokens).into(), size(config.heads).into()];
+    if fast.is_none() {
+        arguments.push(size(head).into());
+    }
+    arguments.push((1.0 / (head as f32).sqrt()).into());
+    let rows = [(TOKENS * (head + PAD), 2), (4 * TOKENS * (head + PAD), 2)];
+    Launch {
         file: "attention_image.cu",
         kernel,
-        grid: [size(config.heads), size(tokens.div_ceil(TOKENS)), size(tiles)],
-        threads: 128,
-        shared_bytes: shared_bytes(&[(TOKENS * (head + PAD), 2), (4 * TOKENS * (head + PAD), 2)]),
-        arguments: vec![
-            qkv.into(),
-            out.into(),
-            size(tokens).into(),
-            size(config.heads).into(),
-            (1.0 / (head as f32).sqrt()).into(),
-        ],
-    })
+        grid: [size(config.heads), size(tokens.div_ceil(queries)), size(tiles)],
+        threads: size(WARPS * 32),
+        shared_bytes: fast.map_or(0, |_| shared_bytes(&rows)),
+        arguments,
+    }
 }
 
 /// From the residual stream `[tiles, prefixes + patches, hidden]` to the projector's rows `[tiles x rows, shuffle^2 hidden]`.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use furrow_cuda::executor::{Executor, ExecutorError, GraphKey, Lane, Number, Product, Work};
+use furrow_cuda::executor::{Executor, ExecutorError, GraphKey, Lane, Number, Pinned, Product, Work};
 use furrow_cuda::launch::Launch;
 use furrow_cuda::sources::KERNELS;
 use half::bf16;
@@ -34,6 +34,9 @@ pub struct Air {
     gauge: Arc<Gauge>,
     free: u64,
     memory: Vec<Box<[Line]>>,
+    pinned: Vec<Vec<u8>>,
+    /// Bytes of this machine that can be pinned.
+    pub lent: u64,
     graphs: BTreeMap<GraphKey, Vec<Step>>,
     recording: Option<Vec<Step>>,
 }
@@ -53,8 +56,15 @@ impl Air {
     /// With so many bytes of memory.
     pub fn new(free: u64) -> (Self, Arc<Gauge>) {
         let gauge = Arc::<Gauge>::default();
-        let air =
-            Self { gauge: gauge.clone(), free, memory: Vec::new(), graphs: BTreeMap::new(), recording: None };
+        let air = Self {
+            gauge: gauge.clone(),
+            free,
+            memory: Vec::new(),
+            pinned: Vec::new(),
+            lent: u64::MAX,
+            graphs: BTreeMap::new(),
+            recording: None,
+        };
         (air, gauge)
     }
 
@@ -149,6 +159,10 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
 /// A kernel file, compiled once for all tests.
 fn library(file: &str) -> &'static Library {
     static ALL: Mutex<BTreeMap<&'static str, &'static Library>> = Mutex::new(BTreeMap::new());
+    assert!(
+        std::env::var_os("FURROW_TEST_GPU").is_none_or(|asked| asked == "air"),
+        "a GPU runs kernels by itself"
+    );
     let source = KERNELS.iter().find(|source| source.name == file).unwrap();
     let mut all = ALL.lock().unwrap();
     all.entry(source.name).or_insert_with(|| Box::leak(Box::new(Library::build(*source))))
@@ -179,6 +193,26 @@ impl Executor for Air {
         // SAFETY: as in `upload`.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
+    }
+
+    fn pin(&mut self, bytes: u64) -> Result<Pinned, ExecutorError> {
+        if bytes > self.lent {
+            return Err(ExecutorError::NoHostMemory { asked: bytes });
+        }
+        self.pinned.push(vec![0xff; bytes as usize]);
+        Ok(Pinned(self.pinned.len() - 1))
+    }
+
+    fn fill(&mut self, pinned: Pinned, at: u64, bytes: &[u8]) -> Done {
+        self.pinned[pinned.0][at as usize..][..bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn send(&mut self, lane: Lane, pinned: Pinned, to: u64) -> Done {
+        let bytes = std::mem::take(&mut self.pinned[pinned.0]);
+        let sent = self.upload(lane, &bytes, to);
+        self.pinned[pinned.0] = bytes;
+        sent
     }
 
     fn launch(&mut self, _: Lane, launch: &Launch) -> Done {

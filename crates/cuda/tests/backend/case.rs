@@ -7,18 +7,19 @@ use std::sync::{Arc, OnceLock};
 
 use furrow_cuda::backend::{Device, Options, Precision, open};
 use furrow_cuda::executor::Executor;
-use furrow_cuda::gpu::{Gpu, Places};
 use furrow_model::backend::{Page, Room, Slot};
 use furrow_model::checkpoint::Checkpoint;
 use furrow_model::cpu::Cpu;
 use furrow_model::forward::Sequence;
 use furrow_model::kernels::{Compute, Team};
 use furrow_model::weights::Weights;
-use safetensors::SafeTensors;
+use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::air::{Air, Gauge};
+use crate::chosen::gpu;
+pub use crate::chosen::on_a_gpu;
 use crate::made;
 
 /// Memory of the air: more than any case takes.
@@ -62,7 +63,24 @@ impl Case {
         Self::new("experts", dir.to_owned(), Options::default(), BFLOAT16_BOUND)
     }
 
-    fn new(name: &str, dir: PathBuf, options: Options, bound: f64) -> Self {
+    /// One in float32 throughout, with a tower whose heads are of 32.
+    pub fn of_float32() -> Self {
+        static MADE: OnceLock<TempDir> = OnceLock::new();
+        let mut config = made::config();
+        config["vision_config"]["num_attention_heads"] = 4.into();
+        let dir = MADE.get_or_init(|| made::written_as(5, &config, |_, _| {}, |_| Dtype::F32)).path();
+        Self::new("float32", dir.to_owned(), Options::default(), FLOAT32_BOUND)
+    }
+
+    /// One in bfloat16 but for the matrices that have one of these words in their names.
+    pub fn with_float32(config: &Value, words: &[&str]) -> (Self, TempDir) {
+        let is_wide = |name: &str| words.iter().any(|word| name.contains(word));
+        let stored = |name: &str| if is_wide(name) { Dtype::F32 } else { Dtype::BF16 };
+        let dir = made::written_as(6, config, |_, _| {}, stored);
+        (Self::new("some float32", dir.path().to_owned(), Options::default(), BFLOAT16_BOUND), dir)
+    }
+
+    pub fn new(name: &str, dir: PathBuf, options: Options, bound: f64) -> Self {
         let weights = Arc::new(Weights::load(&dir, &Team::new(1), &mut |_, _| {}).unwrap());
         Self { name: name.to_owned(), dir, options, bound, weights }
     }
@@ -110,19 +128,11 @@ impl Case {
 
 /// Air, or a GPU where that is asked for: then the gauge counts nothing.
 pub fn executor() -> (Box<dyn Executor>, Arc<Gauge>) {
-    if !on_a_gpu() {
-        let (air, gauge) = Air::new(BYTES);
-        return (Box::new(air), gauge);
+    if on_a_gpu() {
+        return (gpu(), Arc::default());
     }
-    let folders = env::var_os("FURROW_CUDA_LIBRARIES").unwrap_or_default();
-    let libraries = env::split_paths(&folders).filter(|folder| !folder.as_os_str().is_empty()).collect();
-    let cache = env::temp_dir().join("furrow-test-kernels");
-    (Box::new(Gpu::open(&Places { ordinal: 0, libraries, cache }).unwrap()), Arc::default())
-}
-
-/// Whether the tests run on a GPU.
-pub fn on_a_gpu() -> bool {
-    env::var_os("FURROW_TEST_GPU").is_some()
+    let (air, gauge) = Air::new(BYTES);
+    (Box::new(air), gauge)
 }
 
 /// A checkpoint of the oracle: in this repository, or where `FURROW_REPOSITORY` says it is.

@@ -28,13 +28,15 @@ fn models_without_kernels_are_refused_by_name() {
     config["llm_config"]["conv_kernel"] = json!(3);
     let odd = made::written(1, &config, |_, _| {});
     let text = refused(&Checkpoint::open(odd.path()).unwrap(), ROOM, BYTES).to_string();
-    assert!(text.contains("its convolution has 3 taps, not 4"), "{text}");
+    assert!(text.contains("conv_kernel: 3, not 4"), "{text}");
 
     let mut config = made::config();
-    config["vision_config"]["num_attention_heads"] = json!(4);
+    config["vision_config"]["num_attention_heads"] = json!(1);
+    config["vision_config"]["hidden_size"] = json!(264);
     let odd = made::written(1, &config, |_, _| {});
     let text = refused(&Checkpoint::open(odd.path()).unwrap(), ROOM, BYTES).to_string();
-    assert!(text.contains("heads of its vision encoder have 32 values"), "{text}");
+    let want = "vision_config.num_attention_heads: 1, which makes heads of 264 values, over 256";
+    assert!(text.contains(want), "{text}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use furrow_cuda::backend::{Options, Precision, SwapError};
+use furrow_cuda::backend::{OpenError, Options, Precision, Stage, SwapError, open};
 use furrow_model::backend::{Backend, PAGE_TOKENS, Page, Slot, Span, Want};
 use furrow_model::checkpoint::Checkpoint;
 use furrow_model::cpu::Cpu;
@@ -10,6 +10,7 @@ use furrow_model::forward::Sequence;
 use furrow_model::kernels::Team;
 use furrow_model::weights::Weights;
 
+use crate::air::Air;
 use crate::case::{Case, on_a_gpu, relative_rms, sequence};
 use crate::made;
 use crate::pair::Pair;
@@ -205,6 +206,10 @@ fn exchanged_weights_take_over_and_bad_ones_do_not() {
 
 #[test]
 fn staged_weights_come_beside_running_batches_and_take_over_in_one_copy() {
+    [Stage::Device, Stage::Host].into_iter().for_each(staged);
+}
+
+fn staged(stage: Stage) {
     let case = Case::made(Precision::Usual);
     let mut pair = Pair::open(&case);
     assert!(matches!(
@@ -212,9 +217,10 @@ fn staged_weights_come_beside_running_batches_and_take_over_in_one_copy() {
         Err(SwapError::NoStage)
     ));
     let plain = pair.device.plan().total();
-    pair.device = case.device_with(Options { staged: true, ..case.options }).0;
+    pair.device = case.device_with(Options { stage, ..case.options }).0;
     let weights = pair.device.plan().parts()[0].1;
-    assert_eq!(pair.device.plan().total(), plain + weights, "as much again");
+    let more = if stage == Stage::Device { weights } else { 0 };
+    assert_eq!(pair.device.plan().total(), plain + more, "as much again, or nothing on the device");
     assert!(matches!(pair.device.swap_weights(), Err(SwapError::NotStaged)));
 
     let (mut own, ids) = (sequence(0), case.ids(16, 40));
@@ -248,6 +254,28 @@ fn staged_weights_come_beside_running_batches_and_take_over_in_one_copy() {
     assert!(matches!(pair.device.stage_more(1), Err(SwapError::NotStaged)));
     assert!(matches!(pair.device.swap_weights(), Err(SwapError::NotStaged)));
     pair.extend(&mut own, &ids[..1]);
+
+    // A second good set goes where the first one went, which may still have been under way.
+    let third = made::written(4, &made::config(), |_, _| {});
+    pair.device.stage_weights(Checkpoint::open(third.path()).unwrap()).unwrap();
+    assert!(pair.device.stage_more(u64::MAX).unwrap());
+    pair.device.swap_weights().unwrap();
+    let loaded = Weights::load(third.path(), &Team::new(1), &mut |_, _| {}).unwrap();
+    pair.cpu.replace_weights(loaded.into()).unwrap();
+    pair.extend(&mut own, &ids[1..2]);
+}
+
+#[test]
+fn a_machine_that_cannot_hold_the_second_set_says_so() {
+    let case = Case::made(Precision::Usual);
+    let options = Options { stage: Stage::Host, ..case.options };
+    let checkpoint = Checkpoint::open(&case.dir).unwrap();
+    let (device, _) = case.device();
+    let (total, weights) = (device.plan().total(), device.plan().parts()[0].1);
+    let (mut air, _) = Air::new(total);
+    air.lent = weights - 1;
+    let error = open(&checkpoint, case.room(), options, Box::new(air), &mut |_, _| {}).unwrap_err();
+    assert!(matches!(error, OpenError::HostFull { asked } if asked == weights), "{error}");
 }
 
 #[test]

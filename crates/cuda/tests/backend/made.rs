@@ -87,13 +87,23 @@ pub fn config_of_experts() -> Value {
     text
 }
 
-/// A directory with this configuration and random weights; `edit` may change a tensor's values.
+/// A directory with this configuration and random weights in bfloat16; `edit` may change a tensor's values.
 pub fn written(seed: u64, config: &Value, edit: impl Fn(&str, &mut [f32])) -> TempDir {
+    written_as(seed, config, edit, |_| Dtype::BF16)
+}
+
+/// The same; `stored` says what a tensor is stored as, bfloat16 or float32.
+pub fn written_as(
+    seed: u64,
+    config: &Value,
+    edit: impl Fn(&str, &mut [f32]),
+    stored: impl Fn(&str) -> Dtype,
+) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
     let model = Config::read(dir.path()).unwrap();
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let tensors: Vec<(String, Vec<usize>, Vec<u8>)> = wanted(&model)
+    let tensors: Vec<(String, Vec<usize>, Vec<u8>, Dtype)> = wanted(&model)
         .into_iter()
         .map(|wanted| {
             let mut shape = wanted.shape;
@@ -102,12 +112,16 @@ pub fn written(seed: u64, config: &Value, edit: impl Fn(&str, &mut [f32])) -> Te
             }
             let mut values = random.tensor(&wanted.name, &shape);
             edit(&wanted.name, &mut values);
-            let bytes = values.into_iter().flat_map(|value| bf16::from_f32(value).to_le_bytes()).collect();
-            (wanted.name, shape, bytes)
+            let dtype = stored(&wanted.name);
+            let bytes = match dtype {
+                Dtype::F32 => values.into_iter().flat_map(f32::to_le_bytes).collect(),
+                _ => values.into_iter().flat_map(|value| bf16::from_f32(value).to_le_bytes()).collect(),
+            };
+            (wanted.name, shape, bytes, dtype)
         })
         .collect();
-    let views = tensors.iter().map(|(name, shape, bytes)| {
-        (name.clone(), TensorView::new(Dtype::BF16, shape.clone(), bytes).unwrap())
+    let views = tensors.iter().map(|(name, shape, bytes, dtype)| {
+        (name.clone(), TensorView::new(*dtype, shape.clone(), bytes).unwrap())
     });
     serialize_to_file(views, None, &dir.path().join("model.safetensors")).unwrap();
     dir

@@ -5,6 +5,7 @@
 
 mod air;
 mod case;
+mod chosen;
 mod doors;
 mod life;
 mod made;
@@ -15,4 +16,5 @@ mod sampling;
 #[path = "../kernels/shim.rs"]
 mod shim;
 mod truth;
+mod types;
 mod vision;

@@ -1,11 +1,11 @@
-//! The way figures are taken, on air: what is measured runs, what does not fit says so. The figures themselves mean nothing here.
+//! The way figures are taken: what is measured runs, what does not fit says so. On air the figures themselves mean nothing.
 
 use std::env;
 use std::time::Duration;
 
-use furrow_cuda::backend::{OpenError, Options, plan};
+use furrow_cuda::backend::{OpenError, Options, Stage, plan};
 use furrow_cuda::executor::Executor;
-use furrow_cuda::measure::{Cases, Figure, Rollout, Subject, Yardstick, rates};
+use furrow_cuda::measure::{Cases, Figure, Rollout, Subject, Yard, Yardstick, swap};
 use furrow_model::backend::Room;
 use furrow_model::config::Config;
 use furrow_model::floor::Keep;
@@ -14,14 +14,18 @@ use crate::air::Air;
 use crate::case::{BYTES, executor, on_a_gpu};
 use crate::made;
 
+fn small_yard(device: &mut dyn Executor) -> Yard<'_> {
+    Yard::open(device, Yardstick { bytes: 1 << 19, side: 16 }, 1).unwrap()
+}
+
 #[test]
 fn every_figure_is_taken_or_does_not_fit() {
     let config = Config::read(made::checkpoint()).unwrap();
     let room = Room { slots: 2, pages: 4, rows_max: 8, logits_max: 2, features: 1 };
-    let (mut air, _) = Air::new(BYTES);
-    let found = rates(&mut air, Yardstick { bytes: 1 << 16, side: 16 }, 1).unwrap();
+    let mut device = executor().0;
+    let found = small_yard(&mut *device).rates().unwrap();
     assert!(found.bandwidth > 0.0 && found.flops > 0.0, "{found:?}");
-    let mut subject = Subject::open(&config, room, Options::default(), Box::new(air), 1).unwrap();
+    let mut subject = Subject::open(&config, room, Options::default(), device, 1).unwrap();
     assert!(subject.device().plan().total() > 0);
     assert!(subject.decode(2, 70).unwrap().is_some());
     assert!(subject.decode(3, 0).unwrap().is_none(), "slots");
@@ -60,9 +64,9 @@ fn the_table_has_every_case_and_the_room_is_the_largest_that_fits() {
     let none = cases.room(&config, &options, total(&Room { pages: 1, ..whole }));
     assert!(matches!(none, Err(OpenError::Full { .. })));
 
-    let (mut air, _) = Air::new(BYTES);
-    let found = rates(&mut air, Yardstick { bytes: 1 << 16, side: 16 }, 1).unwrap();
-    let mut subject = Subject::open(&config, tight, options, Box::new(air), 1).unwrap();
+    let mut device = executor().0;
+    let found = small_yard(&mut *device).rates().unwrap();
+    let mut subject = Subject::open(&config, tight, options, device, 1).unwrap();
     let mut figures: Vec<Figure> = Vec::new();
     cases.measure(&mut subject, found, &mut |figure| figures.push(figure.clone())).unwrap();
     let missing: Vec<&str> =
@@ -73,11 +77,39 @@ fn the_table_has_every_case_and_the_room_is_the_largest_that_fits() {
 }
 
 #[test]
+fn a_kernel_alone_and_swaps_are_measured_or_do_not_fit() {
+    let config = Config::read(made::checkpoint()).unwrap();
+    let cases = Cases { batches: vec![1, 3, 100], ..Cases::default() };
+    let mut device = executor().0;
+    let mut yard = small_yard(&mut *device);
+    let found = yard.rates().unwrap();
+    let mut figures: Vec<Figure> = Vec::new();
+    cases.measure_alone(&config, &mut yard, found, &mut |figure| figures.push(figure.clone())).unwrap();
+    let fits: Vec<bool> = figures.iter().map(|figure| figure.taken.is_some()).collect();
+    // A state is 2 x 64 x 128 x 4 bytes, 64 KiB: 100 of them are more than a yard of 1 MiB.
+    assert_eq!(fits, [true, true, false]);
+    // States both ways, 128 KiB, and little else.
+    let bytes = figures[0].floor.unwrap() * found.bandwidth;
+    assert!((131_072.0..135_000.0).contains(&bytes), "{bytes}");
+    for stage in [Stage::Device, Stage::Host] {
+        let taken = swap(&config, stage, executor().0, 1).unwrap();
+        assert!(taken.is_some());
+        let figure = Cases::swapped(&config, found, stage, taken);
+        assert_eq!(figure.floor.is_some(), stage == Stage::Device, "{}", figure.what);
+    }
+    let (mut air, _) = Air::new(BYTES);
+    air.lent = 1000;
+    assert!(swap(&config, Stage::Host, Box::new(air), 1).unwrap().is_none());
+    let (air, _) = Air::new(1000);
+    assert!(swap(&config, Stage::Device, Box::new(air), 1).unwrap().is_none());
+}
+
+#[test]
 fn rollouts_go_round() {
     let config = Config::read(made::checkpoint()).unwrap();
     let room = Room { slots: 4, pages: 4, rows_max: 10, logits_max: 2, features: 2 };
-    let (air, _) = Air::new(BYTES);
-    let mut subject = Subject::open(&config, room, Options::default(), Box::new(air), 1).unwrap();
+    let device = executor().0;
+    let mut subject = Subject::open(&config, room, Options::default(), device, 1).unwrap();
     let plan = Rollout {
         sessions: 2,
         steps: 3,
@@ -110,18 +142,26 @@ fn bench() {
     // Four of them, and everything else, in nine minutes.
     let cases = Cases { rollout: Duration::from_secs(60), ..Cases::default() };
     let mut gpu: Box<dyn Executor> = executor().0;
-    let found = rates(&mut *gpu, Yardstick::default(), times).unwrap();
-    let room = cases.room(&config, &options, gpu.free_bytes().unwrap()).unwrap();
+    let mut yard = Yard::open(&mut *gpu, Yardstick::default(), times).unwrap();
+    let found = yard.rates().unwrap();
     println!("{{\"copy_bytes_per_second\": {:e}, \"product_flops\": {:e}}}", found.bandwidth, found.flops);
+    let mut tell = |figure: &Figure| {
+        let said = serde_json::json!({
+            "what": figure.what, "fits": figure.taken.is_some(),
+            "seconds": figure.taken.map(|taken| taken.as_secs_f64()),
+            "floor_seconds": figure.floor, "share": figure.share(), "rate": figure.rate(), "unit": figure.unit,
+        });
+        println!("{said}");
+    };
+    cases.measure_alone(&config, &mut yard, found, &mut tell).unwrap();
+    let room = cases.room(&config, &options, gpu.free_bytes().unwrap()).unwrap();
     println!("{{\"room\": \"{room:?}\"}}");
     let mut subject = Subject::open(&config, room, options, gpu, times).unwrap();
-    cases
-        .measure(&mut subject, found, &mut |figure| {
-            let said = serde_json::json!({
-                "what": figure.what, "seconds": figure.taken.map(|taken| taken.as_secs_f64()),
-                "floor_seconds": figure.floor, "share": figure.share(), "rate": figure.rate(), "unit": figure.unit,
-            });
-            println!("{said}");
-        })
-        .unwrap();
+    cases.measure(&mut subject, found, &mut tell).unwrap();
+    // Each needs the memory of all the others.
+    drop(subject);
+    for stage in [Stage::Device, Stage::Host] {
+        let taken = swap(&config, stage, executor().0, times).unwrap();
+        tell(&Cases::swapped(&config, found, stage, taken));
+    }
 }

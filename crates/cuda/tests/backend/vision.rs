@@ -27,8 +27,7 @@ fn both(pair: &mut Pair, tiles: &[Tile]) -> Vec<Feature> {
 
 #[test]
 fn tiles_stand_in_prompts_as_on_the_cpu() {
-    for precision in [Precision::Usual, Precision::WideResidual] {
-        let case = Case::made(precision);
+    for case in [Case::made(Precision::Usual), Case::made(Precision::WideResidual), Case::of_float32()] {
         let mut pair = Pair::open(&case);
         let features = both(&mut pair, &tiles(&case, 3));
         let rows = case.weights.config.vision.as_ref().unwrap().rows_per_tile() as u32;

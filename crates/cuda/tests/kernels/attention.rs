@@ -10,7 +10,7 @@ use half::bf16;
 use crate::batch::{Batch, Draw, Spread};
 use crate::family::{Bug, Family, Kind, near, same};
 use crate::memory::{Memory, Number, rounded, stored, widened};
-use crate::shim::Library;
+use crate::place::Library;
 
 pub const FAMILY: Family = Family {
     file: "attention.cu",

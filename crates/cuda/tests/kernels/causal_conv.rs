@@ -9,7 +9,7 @@ use half::bf16;
 use crate::batch::{Batch, Draw, Held};
 use crate::family::{Bug, Family, Kind, near};
 use crate::memory::{Memory, Number, widened};
-use crate::shim::Library;
+use crate::place::Library;
 
 pub const FAMILY: Family = Family {
     file: "causal_conv.cu",

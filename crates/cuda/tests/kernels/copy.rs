@@ -6,7 +6,7 @@ use furrow_cuda::ops::copy::{CopyPlaces, Places};
 use crate::batch::Draw;
 use crate::family::{Bug, Family, Kind, same};
 use crate::memory::Memory;
-use crate::shim::Library;
+use crate::place::Library;
 
 pub const FAMILY: Family = Family {
     file: "copy.cu",

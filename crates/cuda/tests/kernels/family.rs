@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use furrow_cuda::sources::{KERNELS, Source};
 
-use crate::shim::Library;
+use crate::place::Library;
 
 /// Orders in which threads are run. A kernel must give the same in each.
 const ORDERS: [u64; 2] = [1, 2];
@@ -51,7 +51,7 @@ impl Family {
     /// Runs the comparison in each order of threads.
     pub fn compare(&self, library: &mut Library) -> Result<(), String> {
         for order in ORDERS {
-            library.order = order;
+            library.set_order(order);
             (self.check)(library).map_err(|difference| format!("order {order}: {difference}"))?;
         }
         Ok(())

@@ -7,7 +7,7 @@ use half::bf16;
 use crate::batch::{Draw, Held};
 use crate::family::{Bug, Family, Kind, near};
 use crate::memory::{Memory, Number, widened};
-use crate::shim::Library;
+use crate::place::Library;
 
 pub const FAMILY: Family = Family {
     file: "gated_norm.cu",

@@ -1,17 +1,25 @@
 //! Every kernel without a GPU: compiled to machine code, run on the CPU against `furrow_model::layers`, and run with planted bugs that must
 //! show.
+//!
+//! With `FURROW_TEST_GPU` set (`tests/gpu.sh parity`) the comparisons run on a GPU; `place.rs` is where that is decided.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../backend/air.rs"]
+mod air;
 mod attention;
 mod batch;
 mod causal_conv;
+#[path = "../backend/chosen.rs"]
+mod chosen;
 mod compiled;
+mod convert;
 mod copy;
 mod embed;
 mod family;
 mod gated_norm;
 mod memory;
 mod moe;
+mod place;
 mod planted;
 mod residual_rms_norm;
 mod sample;
@@ -23,6 +31,7 @@ mod vision;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use family::{Family, Kind};
 use furrow_cuda::sources::KERNELS;
@@ -33,6 +42,7 @@ const FAMILIES: &[&Family] = &[
     &attention::DECODE,
     &attention::PREFILL,
     &causal_conv::FAMILY,
+    &convert::FAMILY,
     &copy::FAMILY,
     &embed::FAMILY,
     &gated_norm::FAMILY,
@@ -84,4 +94,16 @@ fn every_comparison_has_bugs_it_must_find() {
             family.file
         );
     }
+}
+
+/// The way that comparisons go on a GPU, gone with a device of air in its place: memory, launches and guards are an executor's.
+#[test]
+fn comparisons_go_through_an_executor_too() {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["copy::agrees", "squared_relu::agrees", "gated_norm::agrees"])
+        .env("FURROW_TEST_GPU", "air");
+    let answer = command.output().unwrap();
+    let said = String::from_utf8_lossy(&answer.stdout);
+    assert!(answer.status.success() && said.contains("3 passed"), "{said}");
 }

@@ -1,4 +1,4 @@
-//! Memory that kernels on the CPU read and write, with a guard on either side: what is read from there is NaN, what is written there is
+//! Memory that kernels read and write, with a guard on either side: what is read from there is NaN, what is written there is
 //! noticed.
 #![allow(unsafe_code)]
 
@@ -7,6 +7,8 @@ use std::fmt::Debug;
 use bytemuck::{Pod, Zeroable};
 use furrow_cuda::launch::{Element, Stored, View};
 use half::bf16;
+
+use crate::place::{Device, device};
 
 /// Bytes of a guard: further than a planted bug strays, for it must not harm the test.
 const GUARD: usize = 64 << 10;
@@ -18,40 +20,62 @@ const UNWRITTEN: u8 = 0xff;
 #[repr(C, align(16))]
 struct Line([u8; 16]);
 
-/// Values in a place of their own.
+/// Values in a place of their own, here or on the device.
 pub struct Memory<T> {
-    lines: *mut [Line],
+    bytes: Bytes,
     len: usize,
     of: std::marker::PhantomData<T>,
+}
+
+enum Bytes {
+    Here(*mut [Line]),
+    There { device: &'static Device, at: u64, len: usize },
 }
 
 impl<T: Element + Pod + Debug> Memory<T> {
     /// Holds these values.
     pub fn of(values: &[T]) -> Self {
-        let memory = Self::unwritten(values.len());
-        // SAFETY: nobody else knows the memory yet, and it has room for the values behind the first guard.
-        let bytes = unsafe { &mut *memory.lines };
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(bytes);
-        bytes[GUARD..GUARD + size_of_val(values)].copy_from_slice(bytemuck::cast_slice(values));
-        memory
+        Self::with(values.len(), bytemuck::cast_slice(values))
     }
 
     /// Room for values that a kernel shall write.
     pub fn unwritten(len: usize) -> Self {
-        let lines = (2 * GUARD + len * size_of::<T>()).div_ceil(16);
-        let lines = Box::into_raw(vec![Line([UNWRITTEN; 16]); lines].into_boxed_slice());
-        Self { lines, len, of: std::marker::PhantomData }
+        Self::with(len, &[])
+    }
+
+    /// Room for `len` values behind a guard, the first bytes of them given.
+    fn with(len: usize, first: &[u8]) -> Self {
+        let count = (2 * GUARD + len * size_of::<T>()).div_ceil(16);
+        let mut lines = vec![Line([UNWRITTEN; 16]); count].into_boxed_slice();
+        let all: &mut [u8] = bytemuck::cast_slice_mut(&mut lines);
+        all[GUARD..GUARD + first.len()].copy_from_slice(first);
+        let bytes = match device() {
+            Some(device) => Bytes::There { device, at: device.take(all), len: all.len() },
+            None => Bytes::Here(Box::into_raw(lines)),
+        };
+        Self { bytes, len, of: std::marker::PhantomData }
     }
 
     /// For a launch. It must not outlive the memory.
     pub fn view(&self) -> View<T> {
-        View::new(self.lines.cast::<u8>() as u64 + GUARD as u64, self.len)
+        let first = match self.bytes {
+            Bytes::Here(lines) => lines.cast::<u8>() as u64,
+            Bytes::There { at, .. } => at,
+        };
+        View::new(first + GUARD as u64, self.len)
     }
 
     /// What is there now; refused when a guard was written to.
     pub fn read(&self) -> Result<Vec<T>, String> {
-        // SAFETY: kernels have returned, so nobody writes.
-        let bytes: &[u8] = bytemuck::cast_slice(unsafe { &*self.lines });
+        let fetched;
+        let bytes: &[u8] = match &self.bytes {
+            // SAFETY: kernels have returned, so nobody writes.
+            Bytes::Here(lines) => bytemuck::cast_slice(unsafe { &**lines }),
+            Bytes::There { device, at, len } => {
+                fetched = device.read(*at, *len);
+                &fetched
+            }
+        };
         let values = GUARD..GUARD + self.len * size_of::<T>();
         let whole = [UNWRITTEN; GUARD + 16];
         let guards = [&bytes[..GUARD], &bytes[values.end..]];
@@ -64,8 +88,11 @@ impl<T: Element + Pod + Debug> Memory<T> {
 
 impl<T> Drop for Memory<T> {
     fn drop(&mut self) {
-        // SAFETY: it came from `Box::into_raw` and is given back once.
-        drop(unsafe { Box::from_raw(self.lines) });
+        match self.bytes {
+            // SAFETY: it came from `Box::into_raw` and is given back once.
+            Bytes::Here(lines) => drop(unsafe { Box::from_raw(lines) }),
+            Bytes::There { device, at, len } => device.give_back(at, len),
+        }
     }
 }
 

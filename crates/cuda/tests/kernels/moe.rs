@@ -12,7 +12,7 @@ use half::bf16;
 use crate::batch::{Draw, Held};
 use crate::family::{Bug, Family, Kind, near, same};
 use crate::memory::{Memory, Number, widened};
-use crate::shim::Library;
+use crate::place::Library;
 
 pub const ROUTE: Family = Family {
     file: "moe_route.cu",

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use crate::FAMILIES;
 use crate::family::{Bug, Family, Kind};
-use crate::shim::{Library, Optimised, compiled, side_by_side};
+use crate::place::Library;
+use crate::shim::{Optimised, compiled, side_by_side};
 
 /// What a child is told: the file of its family, the library, the variant in it.
 const TOLD: [&str; 3] = ["FURROW_PLANTED_FILE", "FURROW_PLANTED_LIBRARY", "FURROW_PLANTED_VARIANT"];

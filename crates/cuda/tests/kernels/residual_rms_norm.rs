@@ -8,7 +8,7 @@ use half::bf16;
 use crate::batch::{Draw, Held};
 use crate::family::{Bug, Family, Kind, near};
 use crate::memory::{Memory, Number, rounded, widened};
-use crate::shim::Library;
+use crate::place::Library;
 
 pub const FAMILY: Family = Family {
     file: "residual_rms_norm.cu",

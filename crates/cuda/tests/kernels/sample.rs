@@ -6,7 +6,7 @@ use furrow_model::sample::{Allowed, KEPT_MAX, Pick, Picked, Token, pick};
 use crate::batch::Draw;
 use crate::family::{Bug, Family, Kind};
 use crate::memory::Memory;
-use crate::shim::Library;
+use crate::place::Library;
 
 pub const FAMILY: Family = Family {
     file: "sample.cu",

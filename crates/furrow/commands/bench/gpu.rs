@@ -1,4 +1,4 @@
-//! `furrow bench gpu`: decode, prefill, vision, forks and parking on a GPU, each beside its floor at the rates that the same run measured.
+//! `furrow bench gpu`: decode, prefill, vision, forks, parking and swaps of weights on a GPU, each beside its floor at the rates that the same run measured.
 //!
 //! Weights are noise made here, so no checkpoint is needed; what does not fit says so.
 
@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use furrow_cuda::backend::{Options, Precision};
+use furrow_cuda::backend::{Options, Precision, Stage};
 use furrow_cuda::executor::Executor;
 use furrow_cuda::gpu::{Gpu, Places};
-use furrow_cuda::measure::{Cases, Figure, Subject, Yardstick, rates};
+use furrow_cuda::measure::{Cases, Figure, Rates, Subject, Yard, Yardstick, swap};
 use furrow_model::config::Config;
 use serde_json::json;
 
@@ -54,16 +54,17 @@ pub fn run(args: &GpuArgs) -> Result<(), Failure> {
         Some(dir) => Config::read(dir).map_err(|error| Failure::Input(vec![chain(&error)]))?,
         None => Config::published(),
     };
-    let (ordinal, libraries, cache) = (args.gpu, args.cuda_libraries.clone(), args.kernel_cache.clone());
-    let gpu = Gpu::open(&Places { ordinal, libraries, cache });
-    let mut gpu = gpu.map_err(|error| Failure::Input(vec![chain(&error)]))?;
+    let mut gpu = open(args)?;
     let (name, times) = (gpu.device().name().to_owned(), args.times as usize);
-    let found = rates(&mut gpu, Yardstick::default(), times)?;
+    let mut yard = Yard::open(&mut gpu, Yardstick::default(), times)?;
+    let found = yard.rates()?;
     let precision = if args.narrow_state { Precision::NarrowState } else { Precision::Usual };
     let (options, cases) = (
         Options { precision, ..Options::default() },
         Cases { chunk: args.chunk, rollout: Duration::from_secs(args.seconds), ..Cases::default() },
     );
+    let mut alone: Vec<Figure> = Vec::new();
+    cases.measure_alone(&config, &mut yard, found, &mut |figure| alone.push(figure.clone()))?;
     let room = cases.room(&config, &options, gpu.free_bytes()?);
     let room = room.map_err(|error| Failure::Input(vec![chain(&error)]))?;
     let subject = Subject::open(&config, room, options, Box::new(gpu), times);
@@ -75,16 +76,43 @@ pub fn run(args: &GpuArgs) -> Result<(), Failure> {
             "state_slots": room.slots, "pages": room.pages, "rows_max": room.rows_max, "times": times,
         });
         output::line(head.to_string());
-        return Ok(cases.measure(&mut subject, found, &mut |figure| output::line(value(figure).to_string()))?);
+        let mut tell = |figure: &Figure| output::line(value(figure).to_string());
+        alone.iter().for_each(&mut tell);
+        cases.measure(&mut subject, found, &mut tell)?;
+        drop(subject);
+        return swaps(args, &config, found, &mut tell);
     }
     output::line(format!(
         "{name}: copies {:.2} TB/s, products {:.0} TFLOP/s in bfloat16; {plan}",
         found.bandwidth / 1e12,
         found.flops / 1e12
     ));
-    let mut rows = Vec::new();
-    cases.measure(&mut subject, found, &mut |figure| rows.push(row(figure)))?;
+    let mut rows: Vec<Vec<String>> = alone.iter().map(row).collect();
+    let mut tell = |figure: &Figure| rows.push(row(figure));
+    cases.measure(&mut subject, found, &mut tell)?;
+    drop(subject);
+    swaps(args, &config, found, &mut tell)?;
     output::table(&["", "measured", "floor", "share", "rate"], &rows);
+    Ok(())
+}
+
+fn open(args: &GpuArgs) -> Result<Gpu, Failure> {
+    let (ordinal, libraries, cache) = (args.gpu, args.cuda_libraries.clone(), args.kernel_cache.clone());
+    let gpu = Gpu::open(&Places { ordinal, libraries, cache });
+    gpu.map_err(|error| Failure::Input(vec![chain(&error)]))
+}
+
+/// Exchanges of all weights: a device opened anew for each, for each takes the memory of everything else.
+fn swaps(
+    args: &GpuArgs,
+    config: &Config,
+    found: Rates,
+    tell: &mut dyn FnMut(&Figure),
+) -> Result<(), Failure> {
+    for stage in [Stage::Device, Stage::Host] {
+        let taken = swap(config, stage, Box::new(open(args)?), args.times as usize)?;
+        tell(&Cases::swapped(config, found, stage, taken));
+    }
     Ok(())
 }
 

@@ -100,7 +100,10 @@ impl ModelError {
             Self::Gpu(_) => true,
             Self::Cuda(why) => matches!(
                 **why,
-                CudaError::Unsupported { .. } | CudaError::Full { .. } | CudaError::TooLarge { .. }
+                CudaError::Unsupported { .. }
+                    | CudaError::Full { .. }
+                    | CudaError::HostFull { .. }
+                    | CudaError::TooLarge { .. }
             ),
             _ => false,
         }
