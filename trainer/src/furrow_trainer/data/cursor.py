@@ -1,0 +1,52 @@
+"""How far a reader has come, small enough to lie inside a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Everything up to commit `version` is done; of later commits the groups in `done` are.
+
+    A group whose trajectories spread over several commits, or that was done before an older one, is what `done` is for: it holds the
+    groups that are open side by side, not the history.
+    """
+
+    run_id: str | None = None
+    version: int = 0
+    done: frozenset[str] = frozenset()
+    rank: int = 0
+    world: int = 1
+
+    def to_json(self) -> str:
+        """As it stands in a checkpoint."""
+        raw = {"run_id": self.run_id, "version": self.version, "done": sorted(self.done), "rank": self.rank, "world": self.world}
+        return json.dumps(raw, indent=1)
+
+    @staticmethod
+    def from_json(text: str) -> Cursor:
+        """Reads it back.
+
+        Raises:
+            DataError: when it is not a cursor.
+        """
+        try:
+            raw: dict[str, Any] = json.loads(text)
+            run_id = raw["run_id"]
+            cursor = Cursor(
+                run_id=None if run_id is None else str(run_id),
+                version=int(raw["version"]),
+                done=frozenset(str(name) for name in raw["done"]),
+                rank=int(raw["rank"]),
+                world=int(raw["world"]),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"this is not a cursor: {error!r}") from error
+        if cursor.version < 0 or not 0 <= cursor.rank < cursor.world:
+            raise DataError(f"a cursor of version {cursor.version}, rank {cursor.rank} of {cursor.world} cannot be")
+        return cursor

@@ -1,0 +1,214 @@
+"""The manifest: numbered commits, each created once, that say which files are the data set.
+
+A commit's number is its place in the order; there are no gaps and nothing is rewritten. Who reads them from 1 upwards and stops at the
+first number that is not there sees each row once, whole. A `replace` commit puts a merged file in the place of small ones that hold the
+same rows: whoever follows has seen those, and skips it. The parts move to `data/replaced/` and are removed after a while; what they held
+then lies in the merged file, part after part in the order in which the commit names them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import DataError
+
+# 10,000 files of 200 bytes are 2 MB; the writer keeps to the same limits.
+COMMIT_BYTES_MAX = 4 << 20
+COMMIT_FILES_MAX = 10_000
+TABLES = ("trajectories", "steps", "failed_steps", "groups", "scores")
+OPS = ("append", "replace", "expire")
+SCHEMA_VERSION = 1
+
+_PATH = re.compile(r"(?P<table>[a-z_]+)/[A-Za-z0-9._-]+\.parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A Parquet file as a commit names it."""
+
+    table: str
+    path: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit."""
+
+    version: int
+    op: str
+    files: tuple[DataFile, ...]
+    removed: tuple[str, ...]
+    run_id: str
+    created_at_micros: int
+
+    def file(self, table: str) -> DataFile | None:
+        """The file of a table that it adds; an append adds at most one."""
+        return next((file for file in self.files if file.table == table), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows `start` to `stop` of a file that lies at `path` now."""
+
+    path: Path
+    start: int
+    stop: int
+
+
+class Manifest:
+    """The commits of one run directory (or its `data` folder), read as far as they were asked for."""
+
+    def __init__(self, run_dir: Path | str) -> None:
+        self.data_dir = _data_dir(Path(run_dir))
+        self._commits: list[Commit] = []
+        self._files: dict[str, DataFile] = {}
+        self._replaced_by: dict[str, tuple[str, int]] = {}
+        self._expired: set[str] = set()
+
+    @property
+    def version(self) -> int:
+        """Number of the newest commit read; 0 before the first."""
+        return len(self._commits)
+
+    @property
+    def run_id(self) -> str | None:
+        """The run, once a commit has named it."""
+        return self._commits[0].run_id if self._commits else None
+
+    def commit(self, version: int) -> Commit:
+        """A commit that was read before."""
+        return self._commits[version - 1]
+
+    def read_next(self) -> Commit | None:
+        """Reads the next commit; `None` while there is none. A malformed one is an error, and is met again at the next call."""
+        version = self.version + 1
+        path = self.data_dir / "manifest" / f"{version:020}.json"
+        try:
+            with open(path, "rb") as file:
+                text = file.read(COMMIT_BYTES_MAX + 1)
+        except FileNotFoundError:
+            return None
+        if len(text) > COMMIT_BYTES_MAX:
+            raise DataError(f"{path} has more than {COMMIT_BYTES_MAX} bytes")
+        commit = _parse(path, version, text)
+        self._apply(path, commit)
+        return commit
+
+    def read_all(self) -> Iterator[Commit]:
+        """Reads what is there now."""
+        while (commit := self.read_next()) is not None:
+            yield commit
+
+    def pieces(self, file: DataFile, verify: bool = False) -> list[Piece] | None:
+        """Where the rows of a file are now: in it, set aside, or in what replaced it. `None`: they were taken away for good.
+
+        With `verify` the bytes are held against the manifest's SHA-256 first.
+        """
+        path, start = file.path, 0
+        while True:
+            entry = self._files[path]
+            for place in (self.data_dir / path, self.data_dir / "replaced" / path):
+                if place.exists():
+                    _check_bytes(place, entry, verify)
+                    return [Piece(place, start, start + file.rows)]
+            if path in self._expired:
+                return None
+            if path not in self._replaced_by:
+                # The commit that took it away may be one that was not read yet.
+                if self.read_next() is not None:
+                    continue
+                raise DataError(f"{self.data_dir / path} is named by the manifest and is not there")
+            path, offset = self._replaced_by[path]
+            start += offset
+
+    def _apply(self, path: Path, commit: Commit) -> None:
+        for removed in commit.removed:
+            if removed not in self._files:
+                raise DataError(f"{path} takes away {removed}, which no commit added")
+        for file in commit.files:
+            if file.path in self._files:
+                raise DataError(f"{path} adds {file.path}, which an earlier commit added")
+        if commit.op == "replace":
+            self._note_replaced(path, commit)
+        elif commit.op == "expire":
+            self._expired.update(commit.removed)
+        self._files.update({file.path: file for file in commit.files})
+        self._commits.append(commit)
+
+    def _note_replaced(self, path: Path, commit: Commit) -> None:
+        for file in commit.files:
+            offset = 0
+            for removed in commit.removed:
+                part = self._files[removed]
+                if part.table == file.table:
+                    self._replaced_by[removed] = (file.path, offset)
+                    offset += part.rows
+            if offset != file.rows:
+                raise DataError(f"{path} replaces {offset} rows of {file.table} by {file.rows}")
+
+
+def _data_dir(run_dir: Path) -> Path:
+    for candidate in (run_dir, run_dir / "data"):
+        if (candidate / "manifest").is_dir():
+            return candidate
+    raise DataError(f"{run_dir} is no run directory: it has neither manifest/ nor data/manifest/")
+
+
+def _check_bytes(path: Path, entry: DataFile, verify: bool) -> None:
+    size = os.path.getsize(path)
+    if size != entry.bytes:
+        raise DataError(f"{path} has {size} bytes, the manifest says {entry.bytes}")
+    if verify:
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != entry.sha256:
+            raise DataError(f"{path} has SHA-256 {digest}, the manifest says {entry.sha256}")
+
+
+def _parse(path: Path, version: int, text: bytes) -> Commit:
+    try:
+        raw = json.loads(text)
+        commit = Commit(
+            version=int(raw["version"]),
+            op=str(raw["op"]),
+            files=tuple(_file(entry) for entry in raw["files"]),
+            removed=tuple(str(name) for name in raw.get("removed", [])),
+            run_id=str(raw["run_id"]),
+            created_at_micros=int(raw["created_at_micros"]),
+        )
+        schema_version = int(raw["schema_version"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path} is not a commit: {error!r}") from error
+    problem = None
+    if commit.version != version:
+        problem = f"says version {commit.version}"
+    elif commit.op not in OPS:
+        problem = f"has op {commit.op!r}; this reader knows {', '.join(OPS)}"
+    elif schema_version != SCHEMA_VERSION:
+        problem = f"has schema version {schema_version}; this reader knows {SCHEMA_VERSION}"
+    elif len(commit.files) + len(commit.removed) > COMMIT_FILES_MAX:
+        problem = f"names more than {COMMIT_FILES_MAX} files"
+    elif commit.op == "append" and len({file.table for file in commit.files}) != len(commit.files):
+        problem = "appends two files of one table"
+    if problem is not None:
+        raise DataError(f"{path} {problem}")
+    return commit
+
+
+def _file(raw: dict[str, object]) -> DataFile:
+    file = DataFile(str(raw["table"]), str(raw["path"]), int(str(raw["rows"])), int(str(raw["bytes"])), str(raw["sha256"]))
+    found = _PATH.fullmatch(file.path)
+    if found is None or found["table"] != file.table or file.table not in TABLES:
+        raise ValueError(f"{file.path!r} is no path of table {file.table!r}")
+    if file.rows < 0 or file.bytes < 0:
+        raise ValueError(f"{file.path} has {file.rows} rows and {file.bytes} bytes")
+    return file

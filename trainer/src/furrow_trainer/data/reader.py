@@ -1,0 +1,330 @@
+"""Follows a run's manifest and hands out its groups, each once, whole, with all its scored trajectories.
+
+A group is handed out when its row has come, which Furrow commits with or after the group's last trajectory. Until then only the rows'
+places are kept; screenshots and tokens are read when a group is used. What was handed out counts when the caller says `done`: the cursor
+never runs ahead of what a checkpoint has learned from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..errors import DataError
+from . import rows
+from .cursor import Cursor
+from .manifest import Commit, DataFile, Manifest, Piece
+from .rows import GroupRow, Step, Trajectory
+
+# A row group is 32 MiB at most; neighbours in a file share one, and a group's trajectories lie in few.
+CACHE_BYTES_MAX = 256 << 20
+POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which trajectories are wanted. `None` and empty mean any."""
+
+    trainable: str | None = None
+    """`rl` or `sft`: a trajectory of which at least one step is trainable so."""
+    splits: frozenset[str] = frozenset()
+    suites: frozenset[str] = frozenset()
+    tasks: frozenset[str] = frozenset()
+    policy_kinds: frozenset[str] = frozenset()
+    version_min: int | None = None
+    """Oldest policy version that may have written any of it."""
+    version_max: int | None = None
+    reward_min: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.trainable not in (None, "rl", "sft"):
+            raise ValueError(f"trainable is {self.trainable!r}; use 'rl', 'sft' or None")
+
+    def refuses(self, trajectory: Trajectory, trainable_rl: bool, trainable_sft: bool) -> str | None:
+        """Why it is not wanted, in a word; `None` where it is."""
+        oldest, newest = trajectory.policy_version_min, trajectory.policy_version_max
+        refusals = {
+            "failed": trajectory.status != "scored",
+            "not trainable": {"rl": not trainable_rl, "sft": not trainable_sft, None: False}[self.trainable],
+            "split": bool(self.splits) and trajectory.split not in self.splits,
+            "suite": bool(self.suites) and trajectory.suite not in self.suites,
+            "task": bool(self.tasks) and trajectory.task_id not in self.tasks,
+            "policy kind": bool(self.policy_kinds) and trajectory.policy_kind not in self.policy_kinds,
+            "version": (self.version_min is not None and (oldest is None or oldest < self.version_min))
+            or (self.version_max is not None and (newest is None or newest > self.version_max)),
+            "reward": self.reward_min is not None and (trajectory.reward is None or trajectory.reward < self.reward_min),
+        }
+        return next((word for word, refused in refusals.items() if refused), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A closed group: its row, and those of its scored trajectories that were wanted, by slot."""
+
+    row: GroupRow
+    trajectories: tuple[Trajectory, ...]
+
+    @property
+    def group_id(self) -> str:
+        return self.row.group_id
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where a trajectory's steps are: rows `start` to `stop` of a file as it was appended."""
+
+    trajectory: Trajectory
+    file: DataFile
+    start: int
+    stop: int
+
+
+@dataclass(slots=True)
+class _Open:
+    """A group that was not handed out, or not done, yet."""
+
+    first: int
+    last: int
+    row: GroupRow | None = None
+    places: list[_Place] = field(default_factory=list)
+
+
+class Reader:
+    """One of `world` readers of a run; each takes the groups whose ids' hashes are its own.
+
+    Args:
+        run_dir: a run directory, or its `data` folder.
+        choice: which trajectories are wanted.
+        cursor: where an earlier reader stopped; also says rank and world.
+        rank: this reader's number, from 0.
+        world: how many share the run.
+        verify: hold each file against the manifest's SHA-256 before it is read.
+
+    Raises:
+        DataError: when the cursor is of another run, another rank or another number of readers.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path | str,
+        choice: Choice | None = None,
+        cursor: Cursor | None = None,
+        rank: int = 0,
+        world: int = 1,
+        verify: bool = False,
+    ) -> None:
+        if not 0 <= rank < world:
+            raise ValueError(f"rank {rank} of {world} readers")
+        self.manifest = Manifest(run_dir)
+        self.choice = choice or Choice()
+        self.counts: Counter[str] = Counter()
+        """Groups and trajectories met so far, and why some were left out."""
+        self._verify = verify
+        self._rank, self._world = rank, world
+        self._open: OrderedDict[str, _Open] = OrderedDict()
+        self._ready: deque[Group] = deque()
+        self._done: dict[str, int] = {}
+        self._places: dict[str, _Place] = {}
+        self._cache = _RowGroups()
+        self._scanned = 0
+        self._earlier: dict[str, int | None] = {}
+        self._resume(cursor or Cursor(rank=rank, world=world))
+
+    def _resume(self, cursor: Cursor) -> None:
+        if (cursor.rank, cursor.world) != (self._rank, self._world):
+            raise DataError(
+                f"the cursor is of reader {cursor.rank} of {cursor.world}, this is {self._rank} of {self._world}: resume with as many readers"
+            )
+        while self.manifest.version < cursor.version:
+            if self.manifest.read_next() is None:
+                raise DataError(f"the cursor stands at commit {cursor.version}, {self.manifest.data_dir} has {self.manifest.version}")
+        if cursor.run_id is not None and self.manifest.run_id not in (None, cursor.run_id):
+            raise DataError(f"the cursor is of run {cursor.run_id}, this is {self.manifest.run_id}")
+        self._scanned = cursor.version
+        # Done before; the last commit that holds each is learned when it is read again.
+        self._earlier = dict.fromkeys(cursor.done)
+
+    def groups(self, wait_seconds: float = 0.0) -> Iterator[Group]:
+        """Groups in the order in which they closed. Ends when nothing new was committed for `wait_seconds`."""
+        deadline = time.monotonic() + wait_seconds
+        while True:
+            if self._ready:
+                # Taken off before it is handed out: whoever stops here has it, and the others stay for the next call.
+                yield self._ready.popleft()
+                deadline = time.monotonic() + wait_seconds
+            elif self._scanned < self.manifest.version or self.manifest.read_next() is not None:
+                self._scan(self.manifest.commit(self._scanned + 1))
+                self._scanned += 1
+                deadline = time.monotonic() + wait_seconds
+            elif time.monotonic() < deadline:
+                time.sleep(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
+            else:
+                return
+
+    def steps(self, trajectory: Trajectory) -> list[Step]:
+        """All steps of a trajectory of a group that is not done, in order.
+
+        Raises:
+            DataError: when they are not there, or not whole.
+        """
+        place = self._places[trajectory.trajectory_id]
+        pieces = self.manifest.pieces(place.file)
+        if pieces is None:
+            raise DataError(f"the steps of {trajectory.trajectory_id} were taken away for good while its group was in use")
+        tables = [
+            self._cache.read(Piece(piece.path, piece.start + place.start, piece.start + place.stop), rows.STEP_COLUMNS) for piece in pieces
+        ]
+        found = rows.steps(pa.concat_tables(tables))
+        numbers = [step.step for step in found]
+        strangers = [step for step in found if step.trajectory_id != trajectory.trajectory_id]
+        if strangers or numbers != list(range(trajectory.num_steps)):
+            raise DataError(f"{trajectory.trajectory_id} should have steps 0 to {trajectory.num_steps - 1}, its rows hold {numbers}")
+        return found
+
+    def done(self, group: Group) -> None:
+        """The group was learned from: a cursor taken from now on is behind it."""
+        self._close(group.group_id)
+
+    def cursor(self) -> Cursor:
+        """Where another reader goes on: behind every group that is done, before every other."""
+        # Nothing open: all that was scanned is done with.
+        version = min((group.first - 1 for group in self._open.values()), default=self._scanned)
+        self._done = {name: last for name, last in self._done.items() if last > version}
+        # Groups that an earlier reader did are kept as long as commits that hold them may be read again.
+        earlier = frozenset(name for name, last in self._earlier.items() if last is None or last > version)
+        return Cursor(self.manifest.run_id, version, frozenset(self._done) | earlier, self._rank, self._world)
+
+    def _close(self, group_id: str) -> None:
+        group = self._open.pop(group_id)
+        self._done[group_id] = group.last
+        for place in group.places:
+            self._places.pop(place.trajectory.trajectory_id, None)
+
+    def _scan(self, commit: Commit) -> None:
+        if commit.op != "append":
+            self.counts[f"commits: {commit.op}"] += 1
+            return
+        self._scan_trajectories(commit)
+        file = commit.file("groups")
+        for row in rows.group_rows(self._table(file, rows.GROUP_COLUMNS)) if file else []:
+            if not self._is_mine(row.group_id, commit.version):
+                continue
+            self.counts["groups"] += 1
+            group = self._open.setdefault(row.group_id, _Open(commit.version, commit.version))
+            group.row, group.last = row, commit.version
+            group.places.sort(key=lambda place: place.trajectory.sample_index)
+            if group.places:
+                self._ready.append(Group(row, tuple(place.trajectory for place in group.places)))
+            else:
+                self.counts["groups left out: no trajectory is wanted"] += 1
+                self._close(row.group_id)
+
+    def _scan_trajectories(self, commit: Commit) -> None:
+        file = commit.file("trajectories")
+        if file is None:
+            return
+        steps_file = commit.file("steps")
+        ranges = self._ranges(steps_file) if steps_file else {}
+        for trajectory in rows.trajectories(self._table(file, rows.TRAJECTORY_COLUMNS)):
+            if not self._is_mine(trajectory.group_id, commit.version):
+                continue
+            group = self._open.setdefault(trajectory.group_id, _Open(commit.version, commit.version))
+            group.last = commit.version
+            found = ranges.get(trajectory.trajectory_id)
+            flags = (found.rl, found.sft) if found else (False, False)
+            self.counts["trajectories"] += 1
+            if (why := self.choice.refuses(trajectory, *flags)) is not None:
+                self.counts[f"trajectories left out: {why}"] += 1
+                continue
+            if found is None or steps_file is None:
+                raise DataError(f"commit {commit.version}: {trajectory.trajectory_id} is scored and has no steps")
+            place = _Place(trajectory, steps_file, found.start, found.stop)
+            group.places.append(place)
+            self._places[trajectory.trajectory_id] = place
+
+    def _ranges(self, file: DataFile) -> dict[str, _Range]:
+        table = self._table(file, ["trajectory_id", "trainable_rl", "trainable_sft"])
+        names, rl, sft = (table.column(name).to_pylist() for name in ("trajectory_id", "trainable_rl", "trainable_sft"))
+        ranges: dict[str, _Range] = {}
+        for index, name in enumerate(names):
+            found = ranges.setdefault(name, _Range(index, index))
+            if found.stop != index:
+                raise DataError(f"{file.path}: the steps of {name} do not lie together")
+            found.stop += 1
+            found.rl |= rl[index]
+            found.sft |= sft[index]
+        return ranges
+
+    def _table(self, file: DataFile, columns: list[str]) -> pa.Table:
+        """Some columns of a file as it was appended, wherever its rows are now; none where they were taken away for good."""
+        pieces = self.manifest.pieces(file, self._verify)
+        if pieces is None:
+            self.counts["files expired before they were read"] += 1
+            return pa.table({name: [] for name in columns})
+        tables = []
+        for piece in pieces:
+            whole = pq.read_table(piece.path, columns=columns)
+            if len(whole) < piece.stop:
+                raise DataError(f"{piece.path} has {len(whole)} rows, the manifest promises {piece.stop}")
+            tables.append(whole.slice(piece.start, piece.stop - piece.start))
+        return pa.concat_tables(tables)
+
+    def _is_mine(self, group_id: str, version: int) -> bool:
+        if group_id in self._earlier:
+            self._earlier[group_id] = version
+            return False
+        return share(group_id, self._world) == self._rank
+
+
+@dataclass(slots=True)
+class _Range:
+    start: int
+    stop: int
+    rl: bool = False
+    sft: bool = False
+
+
+def share(group_id: str, world: int) -> int:
+    """Which of `world` readers a group belongs to: the same on every machine and in every process."""
+    return int.from_bytes(hashlib.sha256(group_id.encode()).digest()[:8], "big") % world
+
+
+class _RowGroups:
+    """The row groups read last."""
+
+    def __init__(self) -> None:
+        self._tables: OrderedDict[tuple[Path, int], pa.Table] = OrderedDict()
+        self._bytes = 0
+
+    def read(self, piece: Piece, columns: list[str]) -> pa.Table:
+        found, begin = [], 0
+        with pq.ParquetFile(piece.path, memory_map=True) as file:
+            for index in range(file.num_row_groups):
+                count = file.metadata.row_group(index).num_rows
+                start, stop = max(piece.start, begin), min(piece.stop, begin + count)
+                if start < stop:
+                    found.append(self._row_group(file, piece.path, index, columns).slice(start - begin, stop - start))
+                begin += count
+        if begin < piece.stop:
+            raise DataError(f"{piece.path} has {begin} rows, the manifest promises {piece.stop}")
+        return pa.concat_tables(found)
+
+    def _row_group(self, file: pq.ParquetFile, path: Path, index: int, columns: list[str]) -> pa.Table:
+        key = (path, index)
+        if key in self._tables:
+            self._tables.move_to_end(key)
+            return self._tables[key]
+        table = file.read_row_group(index, columns=columns)
+        self._tables[key] = table
+        self._bytes += table.nbytes
+        while self._bytes > CACHE_BYTES_MAX and len(self._tables) > 1:
+            _, old = self._tables.popitem(last=False)
+            self._bytes -= old.nbytes
+        return table

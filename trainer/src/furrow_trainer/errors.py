@@ -1,0 +1,21 @@
+"""Errors that say what was wrong, where, and what would be right."""
+
+
+class TrainerError(Exception):
+    """The base of all errors that this package raises on purpose."""
+
+
+class DataError(TrainerError):
+    """A data set that is not what its manifest or its columns promise."""
+
+
+class CheckpointError(TrainerError):
+    """A checkpoint that cannot be read, or does not fit the model it is read into."""
+
+
+class ConfigError(TrainerError):
+    """Keys of a config file that are unknown or have a value that cannot be used; the text names all of them, one a line."""
+
+
+class PublishError(TrainerError):
+    """Weights that were not taken by whoever serves them."""
