@@ -1,0 +1,1 @@
+"""From rows to steps of an optimiser: sequences, batches, advantages, losses, the trainer."""

@@ -1,0 +1,217 @@
+"""Sequences as tensors: padded side by side behind a beginning that all share, or packed into one row.
+
+In a padded batch the longest common beginning of all sequences (instructions, often the task) is the *trunk*: it is run once, and every
+sequence goes on from a copy of its state. Gradients add up through the copies, so this is exact. For `last_image` data with a prompt of 588
+tokens of which 26 are a step's own it saves most of the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data import pixels
+from ..model.language import Span, State
+from ..model.policy import Policy
+from .images import Images, Key
+from .sequence import Sequence
+
+# A shorter trunk saves less than running it apart costs.
+TRUNK_MIN = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Drawn tokens of a batch, flat; all but `kept` are [draws]."""
+
+    row: Tensor
+    """Row of the hidden states that the token was scored by."""
+    position: Tensor
+    """Position in that row: the one before the token's own."""
+    token: Tensor
+    logprob: Tensor
+    """What it was drawn with; NaN where the policy gave none."""
+    whole_logprob: Tensor
+    entropy: Tensor
+    temperature: Tensor
+    kept: Tensor | None
+    """[draws, most kept]: ids it was drawn among, -1 behind the last; a row of only -1: all. `None` where that holds for every row."""
+    unlisted: Tensor
+    version: Tensor
+    state_version: Tensor
+    sequence: Tensor
+    """Index into the batch's sequences."""
+
+    def __len__(self) -> int:
+        return len(self.token)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Tensors of some sequences."""
+
+    sequences: tuple[Sequence, ...]
+    trunk: Tensor | None
+    """[1, trunk]: ids that all sequences begin with."""
+    ids: Tensor
+    """[rows, time]: what follows the trunk, padded on the right with 0."""
+    segments: Tensor | None
+    """[1, time]: the sequence of each token of a packed row."""
+    tiles: Tensor | None
+    """[tiles, 3, side, side], normalised; each distinct screenshot once."""
+    tile_order: Tensor | None
+    """[placements]: which tile's rows come next, in the order of the placeholders."""
+    targets: Targets
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that are computed, padding included."""
+        return self.ids.numel() + (0 if self.trunk is None else self.trunk.numel())
+
+    @property
+    def content_tokens(self) -> int:
+        """Tokens of all sequences, a shared beginning counted for each."""
+        return sum(map(len, self.sequences))
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same on another device."""
+
+        def moved(value: Tensor | None) -> Tensor | None:
+            return None if value is None else value.to(device)
+
+        names = ("row", "position", "token", "logprob", "whole_logprob", "entropy", "temperature", "unlisted", "version", "state_version", "sequence")
+        targets = Targets(kept=moved(self.targets.kept), **{name: getattr(self.targets, name).to(device) for name in names})
+        return Batch(
+            self.sequences, moved(self.trunk), self.ids.to(device), moved(self.segments), moved(self.tiles), moved(self.tile_order), targets
+        )
+
+
+def padded(sequences: Items[Sequence], images: Images) -> Batch:
+    """Side by side, behind their trunk."""
+    cut = _trunk(sequences)
+    trunk = torch.from_numpy(sequences[0].ids[:cut].astype(np.int64))[None] if cut else None
+    longest = max(map(len, sequences)) - cut
+    ids = np.zeros((len(sequences), longest), np.int64)
+    for index, sequence in enumerate(sequences):
+        ids[index, : len(sequence) - cut] = sequence.ids[cut:]
+    places = [(index, -cut) for index in range(len(sequences))]
+    return _batch(sequences, images, trunk, ids, None, places)
+
+
+def packed(sequences: Items[Sequence], images: Images) -> Batch:
+    """In one row, one behind the other; none sees another."""
+    ids = np.concatenate([sequence.ids for sequence in sequences]).astype(np.int64)[None]
+    starts = np.cumsum([0, *map(len, sequences)])
+    segments = np.repeat(np.arange(len(sequences)), [len(sequence) for sequence in sequences])[None]
+    return _batch(sequences, images, None, ids, torch.from_numpy(segments), [(0, int(start)) for start in starts[:-1]])
+
+
+def split(sequences: Items[Sequence], tokens_max: int) -> Iterator[list[Sequence]]:
+    """Cuts a list into parts that each fit `tokens_max` padded tokens beside their trunk; a single longer sequence is a part of its own.
+
+    Neighbours share most: sequences are taken by group, then by length.
+    """
+    part: list[Sequence] = []
+    for sequence in sorted(sequences, key=lambda one: (one.group_id, len(one), one.trajectory_id, one.steps)):
+        grown = [*part, sequence]
+        cut = _trunk(grown)
+        if part and (max(map(len, grown)) - cut) * len(grown) + cut > tokens_max:
+            yield part
+            part = [sequence]
+        else:
+            part = grown
+    if part:
+        yield part
+
+
+def hidden_rows(policy: Policy, batch: Batch, chunk: int | None = None) -> Tensor:
+    """[draws, hidden]: the rows that score the batch's drawn tokens."""
+    rows = None
+    if batch.tiles is not None and batch.tile_order is not None:
+        rows = policy.image_rows(batch.tiles)[batch.tile_order].flatten(0, 1)
+    chunk = chunk or policy.config.text.chunk
+    before = None
+    if batch.trunk is not None:
+        state = State()
+        policy(batch.trunk, None, Span(chunk=chunk, after=state))
+        before = state.expand(len(batch.ids))
+    hidden = policy(batch.ids, rows, Span(segments=batch.segments, before=before, chunk=chunk))
+    return hidden[batch.targets.row, batch.targets.position]
+
+
+def _trunk(sequences: Items[Sequence]) -> int:
+    """Tokens that all begin with, short of the first picture and of what scores the first drawn token; 0 where it is not worth it."""
+    if len(sequences) < 2:
+        return 0
+    first = sequences[0]
+    limit = min(
+        min(int(sequence.draws.position[0]) - 1, *(picture.start for picture in sequence.pictures)) for sequence in sequences
+    )
+    for sequence in sequences[1:]:
+        same = first.ids[:limit] == sequence.ids[:limit]
+        limit = limit if same.all() else int(same.argmin())
+    return limit if limit >= TRUNK_MIN else 0
+
+
+def _batch(
+    sequences: Items[Sequence], images: Images, trunk: Tensor | None, ids: np.ndarray, segments: Tensor | None, places: list[tuple[int, int]]
+) -> Batch:
+    tiles, order = _tiles(sequences, images)
+    return Batch(tuple(sequences), trunk, torch.from_numpy(ids), segments, tiles, order, _targets(sequences, places))
+
+
+def _tiles(sequences: Items[Sequence], images: Images) -> tuple[Tensor | None, Tensor | None]:
+    begins: dict[Key, int] = {}
+    cut, order, count = [], [], 0
+    for sequence in sequences:
+        for picture in sorted(sequence.pictures, key=lambda one: one.start):
+            if picture.key not in begins:
+                begins[picture.key] = count
+                cut.append(pixels.normalise(images.tiles(picture.key), images.tiling))
+                count += len(cut[-1])
+            begin = begins[picture.key]
+            order += range(begin, begin + picture.length // images.rows_per_tile)
+    if not cut:
+        return None, None
+    return torch.from_numpy(np.concatenate(cut)), torch.tensor(order)
+
+
+def _targets(sequences: Items[Sequence], places: list[tuple[int, int]]) -> Targets:
+    columns: dict[str, list[np.ndarray]] = {}
+    kept: list[np.ndarray | None] = []
+    for index, (sequence, (row, offset)) in enumerate(zip(sequences, places, strict=True)):
+        draws, drawn = sequence.draws, sequence.draws.sampled
+        values = {
+            "row": np.full(len(draws), row),
+            "position": draws.position.astype(np.int64) + offset - 1,
+            "token": sequence.ids[draws.position].astype(np.int64),
+            "logprob": draws.logprob,
+            "whole_logprob": draws.whole_logprob,
+            "entropy": draws.entropy,
+            "temperature": draws.temperature,
+            "unlisted": draws.unlisted,
+            "version": draws.version.astype(np.int64),
+            "state_version": draws.state_version.astype(np.int64),
+            "sequence": np.full(len(draws), index),
+        }
+        for name, array in values.items():
+            columns.setdefault(name, []).append(array[drawn])
+        kept += [draws.kept[at] for at in np.flatnonzero(drawn)]
+    tensors = {name: torch.from_numpy(np.concatenate(arrays)) for name, arrays in columns.items()}
+    return Targets(kept=_kept(kept), **tensors)
+
+
+def _kept(kept: list[np.ndarray | None]) -> Tensor | None:
+    widest = max((len(ids) for ids in kept if ids is not None), default=0)
+    if not widest:
+        return None
+    table = np.full((len(kept), widest), -1, np.int64)
+    for index, ids in enumerate(kept):
+        if ids is not None:
+            table[index, : len(ids)] = ids
+    return torch.from_numpy(table)
