@@ -1,0 +1,246 @@
+"""The reader: each group once, whole, whatever is merged, removed or killed between two looks."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from farm import Farm
+
+from furrow_trainer.data import Choice, Cursor, Reader
+from furrow_trainer.data.manifest import Manifest
+from furrow_trainer.data.reader import share
+from furrow_trainer.errors import DataError
+
+
+def simple(farm: Farm, number: int, rewards: tuple[float, ...] = (0.0, 1.0), steps: int = 2) -> None:
+    """One group in one commit."""
+    name = f"g{number:03}"
+    farm.commit([farm.trajectory(name, i, reward, steps) for i, reward in enumerate(rewards)], [farm.group(name, list(rewards))])
+
+
+def drain(reader: Reader, wait_seconds: float = 0.0) -> list[str]:
+    """Groups to the end, each read and done."""
+    names = []
+    for group in reader.groups(wait_seconds):
+        for trajectory in group.trajectories:
+            assert len(reader.steps(trajectory)) == trajectory.num_steps
+        reader.done(group)
+        names.append(group.group_id)
+    return names
+
+
+def test_a_group_comes_when_its_row_does_with_all_its_scored_trajectories(tmp_path: Path) -> None:
+    farm = Farm(tmp_path)
+    farm.commit([farm.trajectory("g0", 0, 1.0, 3), farm.trajectory("g0", 1, None, 1, status="failed", end="env_crash")])
+    reader = Reader(tmp_path)
+    assert drain(reader) == []
+    assert reader.cursor().version == 0, "nothing is done before the group is"
+    farm.commit([farm.trajectory("g0", 1, 0.0, 2, attempt=1)], [farm.group("g0", [1.0, 0.0])])
+    (group,) = list(reader.groups())
+    assert [(t.sample_index, t.attempt, t.reward) for t in group.trajectories] == [(0, 0, 1.0), (1, 1, 0.0)]
+    assert [step.step for step in reader.steps(group.trajectories[0])] == [0, 1, 2]
+    assert reader.cursor().version == 0, "handed out is not done"
+    reader.done(group)
+    assert reader.cursor() == Cursor("twin", 2)
+    assert reader.counts["trajectories left out: failed"] == 1
+
+
+def test_who_stops_in_the_middle_of_a_commit_finds_the_rest(tmp_path: Path) -> None:
+    farm = Farm(tmp_path)
+    farm.commit([farm.trajectory(f"g{i}", 0) for i in range(3)], [farm.group(f"g{i}", [1.0]) for i in range(3)])
+    reader = Reader(tmp_path)
+    for group in reader.groups():
+        reader.done(group)
+        break
+    cursor = reader.cursor()
+    assert (cursor.version, cursor.done) == (0, frozenset({"g0"}))
+    assert drain(reader) == ["g1", "g2"]
+    assert drain(Reader(tmp_path, cursor=cursor)) == ["g1", "g2"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_each_group_is_done_once_over_restarts_merges_and_many_readers(tmp_path: Path, seed: int) -> None:
+    """A random life: commits whose groups straddle each other, merges, parts removed, readers killed and started again."""
+    rng = np.random.default_rng(seed)
+    farm = Farm(tmp_path)
+    world = int(rng.integers(1, 4))
+    cursors = [Cursor(rank=rank, world=world) for rank in range(world)]
+    readers: list[Reader | None] = [None] * world
+    done: list[str] = []
+    open_groups: dict[str, list[float]] = {}
+    made: dict[str, int] = {}
+    for _ in range(60):
+        act = rng.choice(["commit", "read", "kill", "save", "merge"], p=[0.4, 0.3, 0.1, 0.1, 0.1])
+        rank = int(rng.integers(world))
+        if act == "commit":
+            for _ in range(int(rng.integers(3))):
+                open_groups[f"g{len(made):03}"] = []
+                made[f"g{len(made):03}"] = 0
+            trajectories, rows = [], []
+            for name in list(open_groups):
+                for _ in range(int(rng.integers(3))):
+                    made[name] += 1
+                    reward = float(rng.integers(2))
+                    open_groups[name].append(reward)
+                    trajectories.append(farm.trajectory(name, made[name], reward, int(rng.integers(1, 4))))
+                if rng.random() < 0.5:
+                    rows.append(farm.group(name, open_groups.pop(name)))
+            if trajectories or rows:
+                farm.commit(trajectories, rows)
+        elif act == "merge":
+            table = str(rng.choice(["trajectories", "steps", "groups"]))
+            parts = sorted(path for path, entry in farm.files.items() if entry["table"] == table)
+            count = int(rng.integers(2, 5))
+            if len(parts) >= count:
+                begin = int(rng.integers(len(parts) - count + 1))
+                farm.merge(table, parts[begin : begin + count], keep_parts=rng.random() < 0.5)
+        elif act == "kill":
+            readers[rank] = None
+        else:
+            reader = readers[rank] = readers[rank] or Reader(tmp_path, cursor=cursors[rank], rank=rank, world=world)
+            if act == "read":
+                pending = []
+                for group in reader.groups():
+                    steps = [len(reader.steps(trajectory)) for trajectory in group.trajectories]
+                    assert steps == [trajectory.num_steps for trajectory in group.trajectories]
+                    assert len(group.trajectories) == group.row.valid
+                    pending.append(group)
+                    if rng.random() < 0.3:
+                        break
+                # A checkpoint: what is done and the cursor are saved in one go. What is not done is read again after a kill.
+                for group in pending:
+                    if rng.random() < 0.7:
+                        reader.done(group)
+                        done.append(group.group_id)
+                cursors[rank] = reader.cursor()
+    for name in list(open_groups):
+        farm.commit([], [farm.group(name, open_groups.pop(name))])
+    for rank in range(world):
+        done += drain(Reader(tmp_path, cursor=cursors[rank], rank=rank, world=world))
+    assert sorted(done) == sorted(name for name, count in made.items() if count), f"seed {seed}"
+
+
+def test_a_cursor_survives_its_own_text_and_strangers_are_refused(tmp_path: Path) -> None:
+    cursor = Cursor("twin", 4, frozenset({"a", "b"}), 1, 2)
+    assert Cursor.from_json(cursor.to_json()) == cursor
+    for text in ("", "[]", "{}", '{"run_id":null,"version":-1,"done":[],"rank":0,"world":1}', '{"run_id":null,"version":0,"done":[],"rank":1,"world":1}'):
+        with pytest.raises(DataError):
+            Cursor.from_json(text)
+    farm = Farm(tmp_path)
+    simple(farm, 0)
+    for other, why in (
+        (Cursor("other", 1), "is of run other"),
+        (Cursor("twin", 7), "stands at commit 7"),
+        (Cursor("twin", 1, rank=1, world=2), "is of reader 1 of 2"),
+    ):
+        with pytest.raises(DataError, match=why):
+            Reader(tmp_path, cursor=other)
+
+
+def test_it_waits_for_new_shards_and_not_longer_than_it_was_told(tmp_path: Path) -> None:
+    farm = Farm(tmp_path)
+    simple(farm, 0)
+
+    def later() -> None:
+        for number in (1, 2):
+            time.sleep(0.3)
+            simple(farm, number)
+
+    thread = threading.Thread(target=later)
+    thread.start()
+    begun = time.monotonic()
+    assert drain(Reader(tmp_path), wait_seconds=1.5) == ["g000", "g001", "g002"]
+    thread.join()
+    assert 2.0 < time.monotonic() - begun < 10
+
+
+def test_readers_share_a_run_without_overlap(tmp_path: Path) -> None:
+    farm = Farm(tmp_path)
+    for number in range(20):
+        simple(farm, number)
+    parts = [drain(Reader(tmp_path, rank=rank, world=3)) for rank in range(3)]
+    assert sorted(sum(parts, [])) == [f"g{number:03}" for number in range(20)]
+    assert all(share(name, 3) == rank for rank, names in enumerate(parts) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("choice", "want"),
+    [
+        (Choice(), ["a0", "a1", "b0", "c0", "d0"]),
+        (Choice(trainable="rl"), ["a0", "a1", "b0", "c0"]),
+        (Choice(splits=frozenset({"train"})), ["a0", "a1", "c0", "d0"]),
+        (Choice(policy_kinds=frozenset({"scripted"})), ["c0"]),
+        (Choice(version_min=2), ["a1"]),
+        (Choice(version_max=1), ["a0"]),
+        (Choice(reward_min=0.5), ["a1", "c0", "d0"]),
+        (Choice(tasks=frozenset({"type"})), ["b0"]),
+        (Choice(suites=frozenset({"web"})), []),
+    ],
+)
+def test_a_choice_keeps_what_it_names(tmp_path: Path, choice: Choice, want: list[str]) -> None:
+    farm = Farm(tmp_path)
+    farm.commit([farm.trajectory("a", 0, 0.0, policy_version_min=0, policy_version_max=1), farm.trajectory("a", 1, 1.0, policy_version_min=2, policy_version_max=2)], [farm.group("a", [0.0, 1.0])])
+    farm.commit([farm.trajectory("b", 0, 0.0, split="eval", task_id="type")], [farm.group("b", [0.0])])
+    farm.commit([farm.trajectory("c", 0, 1.0, policy_kind="scripted")], [farm.group("c", [1.0])])
+    farm.commit([farm.trajectory("d", 0, 1.0, step={"trainable_rl": False})], [farm.group("d", [1.0])])
+    reader = Reader(tmp_path, choice)
+    got = [f"{group.group_id}{trajectory.sample_index}" for group in reader.groups() for trajectory in group.trajectories]
+    assert got == want
+
+
+def test_an_expired_file_is_counted_and_does_not_stop_the_stream(tmp_path: Path) -> None:
+    farm = Farm(tmp_path)
+    simple(farm, 0)
+    simple(farm, 1)
+    for table in ("trajectories", "steps", "groups"):
+        farm.expire(f"{table}/twin-x000001.parquet")
+    reader = Reader(tmp_path)
+    assert drain(reader) == ["g001"]
+    assert reader.counts["files expired before they were read"] == 3
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    farm = Farm(tmp_path)
+    simple(farm, 0)
+    place = tmp_path / "data" / "steps" / "twin-x000001.parquet"
+    data = bytearray(place.read_bytes())
+    data[len(data) // 3] ^= 1
+    place.write_bytes(data)
+    with pytest.raises(DataError, match="SHA-256"):
+        drain(Reader(tmp_path, verify=True))
+    place.write_bytes(data[:-1])
+    with pytest.raises(DataError, match="bytes, the manifest says"):
+        drain(Reader(tmp_path))
+    place.unlink()
+    with pytest.raises(DataError, match="is not there"):
+        drain(Reader(tmp_path))
+    with pytest.raises(DataError, match="no run directory"):
+        Reader(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"version": 2}, "says version 2"),
+        ({"op": "rewrite"}, "has op 'rewrite'"),
+        ({"schema_version": 9}, "schema version 9"),
+        ({"files": [{"table": "steps", "path": "../steps/a.parquet", "rows": 1, "bytes": 1, "sha256": ""}]}, "is no path"),
+        ({"files": [{"table": "steps", "path": "groups/a.parquet", "rows": 1, "bytes": 1, "sha256": ""}]}, "is no path"),
+        ({"files": [{"table": "steps", "path": "steps/a.parquet", "rows": -1, "bytes": 1, "sha256": ""}]}, "has -1 rows"),
+        ({"files": 7}, "is not a commit"),
+        ({"op": "expire", "removed": ["steps/a.parquet"]}, "which no commit added"),
+    ],
+)
+def test_a_commit_that_cannot_be_is_refused(tmp_path: Path, change: dict[str, object], why: str) -> None:
+    farm = Farm(tmp_path)
+    farm.commit([], [farm.group("g", [])])
+    place = tmp_path / "data" / "manifest" / f"{1:020}.json"
+    commit = json.loads(place.read_text())
+    place.write_text(json.dumps(commit | change))
+    with pytest.raises(DataError, match=why):
+        list(Manifest(tmp_path).read_all())
