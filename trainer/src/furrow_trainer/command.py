@@ -1,0 +1,144 @@
+"""The command line: `furrow-trainer sft|rl|bench|recompute|inspect|export`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from . import __version__
+from .errors import TrainerError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a command; 0 when it succeeded, 1 when it failed in a way it can explain, 2 for a wrong command line."""
+    parser = _parser()
+    args = parser.parse_args(arguments)
+    try:
+        return int(args.run(args) or 0)
+    except TrainerError as error:
+        print(f"furrow-trainer: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="furrow-trainer", description="Trains on the data sets of a Furrow run.")
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, run, text in (("sft", _sft, "learn from demonstrations"), ("rl", _rl, "learn from a policy's own attempts, while a run makes them")):
+        one = commands.add_parser(name, help=text)
+        one.add_argument("config", type=Path, help="TOML file; paths in it are relative to it")
+        one.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a key")
+        one.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in run.output_dir")
+        one.add_argument("--check", action="store_true", help="read and print the resolved file, start nothing")
+        one.set_defaults(run=run)
+    one = commands.add_parser("bench", help="how fast a run is read, and a model trained")
+    one.add_argument("run_dir", type=Path)
+    one.add_argument("--checkpoint", type=Path, help="also time training steps of this checkpoint on the run's model trajectories")
+    one.add_argument("--seconds", type=float, default=5.0, help="how long each part is repeated")
+    one.add_argument("--json", action="store_true")
+    one.set_defaults(run=_bench)
+    one = commands.add_parser("recompute", help="compare recorded log-probabilities with a checkpoint's")
+    one.add_argument("run_dir", type=Path)
+    one.add_argument("checkpoint", type=Path)
+    one.add_argument("--steps", type=int, default=1000, help="most steps to compare")
+    one.add_argument("--version", type=int, default=0, help="policy version that the checkpoint is")
+    one.add_argument("--tolerance", type=float, default=1e-3, help="largest gap allowed in float32, PNG, one version")
+    one.add_argument("--json", action="store_true")
+    one.set_defaults(run=_recompute)
+    one = commands.add_parser("inspect", help="what a reader of a run would get")
+    one.add_argument("run_dir", type=Path)
+    one.add_argument("--verify", action="store_true", help="hold each file against the manifest's SHA-256")
+    one.set_defaults(run=_inspect)
+    one = commands.add_parser("export", help="write a run's rows as another trainer reads them")
+    one.add_argument("format", help="verl, skyrl, trl, slime, areal, prime-rl or lerobot")
+    one.add_argument("run_dir", type=Path)
+    one.add_argument("output", type=Path)
+    one.add_argument("--checkpoint", type=Path, help="checkpoint directory, for formats that hold text or tensors of a model")
+    one.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="splits, suites, tasks: comma-separated; reward_min: a number")
+    one.set_defaults(run=_export)
+    return parser
+
+
+def _sft(args: argparse.Namespace) -> int:
+    from . import config
+    from .learn import supervised
+
+    read = config.read(args.config, args.set)
+    if args.check:
+        print(config.to_toml(read))
+        return 0
+    supervised.train(read, args.resume)
+    return 0
+
+
+def _rl(args: argparse.Namespace) -> int:
+    from . import config
+    from .learn import reinforcement
+
+    read = config.read(args.config, args.set)
+    if args.check:
+        print(config.to_toml(read))
+        return 0
+    reinforcement.train(read, args.resume)
+    return 0
+
+
+def _bench(args: argparse.Namespace) -> int:
+    from . import bench
+
+    found = bench.bench(args.run_dir, args.checkpoint, args.seconds)
+    print(json.dumps(found, indent=1) if args.json else "\n".join(f"{name}: {value:,.1f}" for name, value in found.items()))
+    return 0
+
+
+def _recompute(args: argparse.Namespace) -> int:
+    from .data import Choice, Reader
+    from .model import load
+    from .recompute import recompute
+
+    gaps = recompute(load(args.checkpoint), Reader(args.run_dir, Choice(trainable="rl")), args.steps, args.version)
+    table = gaps.table()
+    if args.json:
+        print(json.dumps({"counts": gaps.counts, "gaps": table}, indent=1))
+    else:
+        for name, count in sorted(gaps.counts.items()):
+            print(f"{name}: {count}")
+        for name, gap in table.items():
+            print(f"{name}: {gap['compared']} compared, gap p50 {gap['p50']:.1e}, p99 {gap['p99']:.1e}, max {gap['max']:.1e}")
+    worst = gaps.largest("float32")
+    if not gaps.counts["draws"]:
+        print("furrow-trainer: nothing was compared", file=sys.stderr)
+        return 1
+    if worst > args.tolerance:
+        print(f"furrow-trainer: the largest float32 gap is {worst:.2e}, more than {args.tolerance:g}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _inspect(args: argparse.Namespace) -> int:
+    from .data import Reader
+
+    reader = Reader(args.run_dir, verify=args.verify)
+    rewards = []
+    for group in reader.groups():
+        rewards += [trajectory.reward for trajectory in group.trajectories if trajectory.reward is not None]
+        reader.done(group)
+    for name, count in sorted(reader.counts.items()):
+        print(f"{name}: {count}")
+    print(f"scored in closed groups: {len(rewards)}, mean reward {sum(rewards) / max(len(rewards), 1):.3f}")
+    print(f"commits: {reader.manifest.version}, cursor behind commit {reader.cursor().version}")
+    return 0
+
+
+def _export(args: argparse.Namespace) -> int:
+    from . import export
+
+    written = export.export(args.format, args.run_dir, args.output, args.checkpoint, args.set)
+    print(f"{written} rows in {args.output}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""Reinforcement learning on a policy's own attempts, while the farm goes on making them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ..config import Config
+from ..data import Group, Reader
+from ..data.rows import Trajectory
+from ..model import Policy, load
+from .advantage import RunningMean, group_advantages, permuted
+from .batch import Batch
+from .loss import Loss, Objective, reinforcement, token_weights
+from .scores import score
+from .sequence import Sequence, sequences
+from .trainer import Trainer
+
+
+def train(config: Config, resume: bool = False) -> Trainer:
+    """Runs `[rl]` until `run.steps_max`, or until nothing new came for `data.wait_seconds`; the trainer holds the weights."""
+    trainer = Trainer(config, "rl", resume)
+    trainer.listen()
+    reader = trainer.reader("rl")
+    trainer.begin(reader)
+    work = _Work(trainer)
+    stream = reader.groups(config.data.wait_seconds)
+    while not trainer.is_over:
+        taken = work.collect(reader, stream)
+        if taken is None:
+            break
+        work.learn(reader, taken)
+    trainer.end(reader)
+    return trainer
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A trajectory with what it is worth."""
+
+    trajectory: Trajectory
+    reward: float
+    advantage: float
+    staleness: int
+
+
+class _Work:
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer, self.config = trainer, trainer.config.rl
+        rl = self.config
+        self.objective = Objective(
+            algorithm=rl.algorithm, clip_low=rl.clip_low, clip_high=rl.clip_high, ratio_cap=rl.ratio_cap, entropy=rl.entropy, kl=rl.kl,
+            normaliser=rl.normaliser, constant=rl.constant,
+        )  # fmt: skip
+        self.baseline = RunningMean(means=trainer.state.baselines)
+        self.reference: Policy | None = None
+        if rl.kl > 0:
+            self.reference = load(trainer.config.run.checkpoint, trainer.config.run.device).policy.requires_grad_(False)
+
+    def collect(self, reader: Reader, stream: object) -> list[Group] | None:
+        """Groups for one step; `None` when the run has no more. Those that teach nothing are done with at once, and counted."""
+        taken: list[Group] = []
+        while len(taken) < self.config.groups_per_step and not self.trainer.stopping:
+            group = next(stream, None)  # type: ignore[call-overload]
+            if group is None:
+                return None
+            if (why := self.refuses(group)) is not None:
+                self.trainer.counts[f"groups left out: {why}"] += 1
+                self.trainer.counts[f"attempts left out: {why}"] += len(group.trajectories)
+                reader.done(group)
+                continue
+            taken.append(group)
+        return None if self.trainer.stopping else taken
+
+    def refuses(self, group: Group) -> str | None:
+        """Why a group teaches nothing; `None` where it does."""
+        if all(self.staleness(trajectory) > self.config.max_staleness for trajectory in group.trajectories):
+            return "stale"
+        rewards = {trajectory.reward for trajectory in group.trajectories}
+        needs_spread = self.config.advantage != "running_mean" and not self.config.permute_rewards
+        if self.config.skip_zero_variance and needs_spread and len(rewards) < 2:
+            return "zero variance"
+        return None
+
+    def staleness(self, trajectory: Trajectory) -> int:
+        """Versions between the oldest weights that wrote any of it and those being trained."""
+        oldest = trajectory.policy_version_min
+        return self.trainer.state.version - (self.trainer.state.version if oldest is None else oldest)
+
+    def attempts(self, groups: list[Group]) -> list[Attempt]:
+        """Advantages are of all scored attempts of a group; the stale ones among them are then left out."""
+        rewards = [[float(trajectory.reward or 0.0) for trajectory in group.trajectories] for group in groups]
+        dealt = rewards
+        if self.config.permute_rewards:
+            mixed = iter(permuted([reward for part in rewards for reward in part], self.trainer.rng))
+            dealt = [[next(mixed) for _ in part] for part in rewards]
+        found = []
+        for group, own, given in zip(groups, rewards, dealt, strict=True):
+            if self.config.advantage == "running_mean":
+                advantages = np.array([self.baseline.advantage(group.row.task_id, reward) for reward in given])
+            else:
+                advantages = group_advantages(given, self.config.advantage)
+            for trajectory, reward, advantage in zip(group.trajectories, own, advantages, strict=True):
+                found.append(Attempt(trajectory, reward, float(advantage), self.staleness(trajectory)))
+        return found
+
+    def learn(self, reader: Reader, groups: list[Group]) -> None:
+        """One or more steps of the optimiser over the groups."""
+        attempts = self.attempts(groups)
+        self.trainer.state.baselines = self.baseline.means
+        fresh = [attempt for attempt in attempts if attempt.staleness <= self.config.max_staleness]
+        self.trainer.counts["attempts left out: stale"] += len(attempts) - len(fresh)
+        # An advantage of 0 moves nothing, unless entropy or divergence count too.
+        moves = self.config.entropy > 0 or self.config.kl > 0
+        used = [attempt for attempt in fresh if moves or attempt.advantage != 0]
+        found = [one for attempt in used for one in self.sequences(reader, attempt.trajectory)]
+        line = self.describe(attempts, groups)
+        if found:
+            for index in range(self.config.passes):
+                line |= self.trainer.step(found, self.loss(found, fresh, used))
+                if index + 1 < self.config.passes:
+                    self.trainer.metrics.write(line)
+        else:
+            self.trainer.counts["steps without a sequence to learn"] += 1
+        for group in groups:
+            reader.done(group)
+        if found:
+            self.trainer.finish_step(reader, line)
+
+    def sequences(self, reader: Reader, trajectory: Trajectory) -> list[Sequence]:
+        """Of an attempt; draws that cannot be recomputed exactly are left out where that is asked for."""
+        found = sequences(trajectory, reader.steps(trajectory), self.trainer.images)
+        self.trainer.counts["draws"] += sum(int(one.draws.sampled.sum()) for one in found)
+        self.trainer.counts["draws whose ids are not listed"] += sum(int(one.draws.unlisted.sum()) for one in found)
+        if not self.config.drop_unlisted:
+            return found
+        return [dataclasses.replace(one, draws=dataclasses.replace(one.draws, sampled=one.draws.sampled & ~one.draws.unlisted)) for one in found]
+
+    def loss(self, found: list[Sequence], fresh: list[Attempt], used: list[Attempt]):  # type: ignore[no-untyped-def]
+        """The loss of a batch of these sequences. Attempts whose advantage is 0 have no sequences here and still count as attempts."""
+        counts: Counter[str] = Counter({attempt.trajectory.trajectory_id: 0 for attempt in fresh})
+        for one in found:
+            counts[one.trajectory_id] += int(one.draws.sampled.sum())
+        for attempt in fresh:
+            name = attempt.trajectory.trajectory_id
+            counts[name] = counts[name] or attempt.trajectory.num_response_tokens
+        weight_of = token_weights(counts, self.objective)
+        advantage_of = {attempt.trajectory.trajectory_id: attempt.advantage for attempt in used}
+
+        def loss(batch: Batch) -> Loss:
+            names = [one.trajectory_id for one in batch.sequences]
+            table = torch.tensor([[weight_of[name], advantage_of[name]] for name in names], device=batch.ids.device)
+            weights, advantages = table[batch.targets.sequence].unbind(-1)
+            reference = None
+            if self.reference is not None:
+                with torch.no_grad():
+                    there = score(self.reference, batch)
+                    reference = torch.where(batch.targets.unlisted, there.whole_logprob, there.logprob)
+            return reinforcement(score(self.trainer.policy, batch), batch.targets, advantages, weights, self.objective, reference)
+
+        return loss
+
+    def describe(self, attempts: list[Attempt], groups: list[Group]) -> dict[str, float]:
+        """Figures of what is learned from."""
+        staleness = [attempt.staleness for attempt in attempts]
+        by_task: dict[str, list[float]] = {}
+        for attempt in attempts:
+            by_task.setdefault(attempt.trajectory.task_id, []).append(attempt.reward)
+        return {
+            "reward/mean": float(np.mean([attempt.reward for attempt in attempts])),
+            **{f"reward/{task}": float(np.mean(rewards)) for task, rewards in sorted(by_task.items())},
+            "advantage/abs_mean": float(np.mean([abs(attempt.advantage) for attempt in attempts])),
+            "staleness/mean": float(np.mean(staleness)),
+            "staleness/max": float(max(staleness)),
+            "attempts": len(attempts),
+            "groups": len(groups),
+            "groups/left_out": sum(count for name, count in self.trainer.counts.items() if name.startswith("groups left out")),
+        }

@@ -1,0 +1,117 @@
+"""Supervised training on demonstrations: the warm start before a policy learns from its own attempts."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..config import Config
+from ..data import Cursor, Group, Reader
+from . import demonstration, sequence
+from .batch import Batch
+from .loss import Loss, supervised
+from .scores import score
+from .sequence import Sequence
+from .template import Template
+from .trainer import Trainer
+
+# Groups looked ahead, so that steps mix what lies apart in the shards.
+SHUFFLED_GROUPS = 64
+
+
+def train(config: Config, resume: bool = False) -> Trainer:
+    """Runs `[sft]` to its end; the trainer holds the weights."""
+    trainer = Trainer(config, "sft", resume)
+    trainer.listen()
+    vision = trainer.checkpoint.config.vision
+    assert vision is not None
+    work = _Work(trainer, Template(trainer.checkpoint.folder, vision))
+    reader = trainer.reader("sft")
+    trainer.begin(reader)
+    while not trainer.is_over:
+        work.epoch(reader)
+        if trainer.is_over:
+            break
+        trainer.state.epoch += 1
+        if trainer.state.epoch >= config.sft.epochs:
+            break
+        # The next epoch reads the run from its beginning.
+        trainer.counts += reader.counts
+        trainer.state.cursor = Cursor(rank=config.data.rank, world=config.data.world)
+        reader = trainer.reader("sft")
+    trainer.end(reader)
+    return trainer
+
+
+class _Work:
+    def __init__(self, trainer: Trainer, template: Template) -> None:
+        self.trainer, self.template, self.config = trainer, template, trainer.config.sft
+        self.waiting: list[Group] = []
+
+    def epoch(self, reader: Reader) -> None:
+        """All groups of the run once."""
+        self.waiting = []
+        stream = reader.groups(self.trainer.config.data.wait_seconds)
+        taken: list[Group] = []
+        found: list[Sequence] = []
+        is_open = True
+        while not self.trainer.is_over and (is_open or self.waiting or found):
+            while is_open and len(self.waiting) < SHUFFLED_GROUPS:
+                group = next(stream, None)
+                is_open = group is not None
+                self.waiting += [group] if group is not None else []
+            if self.waiting:
+                group = self.waiting.pop(int(self.trainer.rng.integers(len(self.waiting))))
+                taken.append(group)
+                found += self.sequences(reader, group)
+            enough = len({one.trajectory_id for one in found}) >= self.config.trajectories_per_step
+            if found and (enough or not (is_open or self.waiting)):
+                self.step(reader, taken, found)
+                taken, found = [], []
+        for group in taken:
+            reader.done(group)
+
+    def sequences(self, reader: Reader, group: Group) -> list[Sequence]:
+        """Of a group's demonstrations; siblings that are copies once."""
+        found: list[Sequence] = []
+        seen: set[tuple[object, ...]] = set()
+        for trajectory in group.trajectories:
+            steps = reader.steps(trajectory)
+            key = tuple((step.screenshot, step.action["raw_text"]) for step in steps)
+            if self.config.once_per_observation and key in seen:
+                self.trainer.counts["demonstrations left out: copies of a sibling"] += 1
+                continue
+            seen.add(key)
+            if any(not step.trainable_sft for step in steps):
+                self.trainer.counts["demonstrations left out: a step holds no action"] += 1
+                continue
+            if steps[0].prompt_token_ids is not None:
+                found += sequence.sequences(trajectory, steps, self.trainer.images)
+            else:
+                dropped = frozenset(self.config.dropped)
+                found += demonstration.sequences(trajectory, steps, self.trainer.images, self.template, self.config.context, dropped)
+        return found
+
+    def step(self, reader: Reader, groups: list[Group], found: list[Sequence]) -> None:
+        """One step of the optimiser: every learned token weighs the same."""
+        found = [one if self.config.choices_only else all_learned(one) for one in found]
+        total = sum(int(one.draws.sampled.sum()) for one in found)
+
+        def loss(batch: Batch) -> Loss:
+            weights: Tensor = torch.full_like(batch.targets.temperature, 1 / max(total, 1))
+            return supervised(score(self.trainer.policy, batch), weights)
+
+        line = self.trainer.step(found, loss)
+        line |= {"epoch": self.trainer.state.epoch, "sequences": len(found), "learned_tokens": total}
+        for group in groups:
+            reader.done(group)
+        self.trainer.finish_step(reader, line)
+
+
+def all_learned(one: Sequence) -> Sequence:
+    """The same with every token of its replies learned, those included that the grammar forces."""
+    every = dataclasses.replace(one.draws, sampled=np.ones(len(one.draws), np.bool_))
+    return dataclasses.replace(one, draws=every)
