@@ -35,4 +35,7 @@ for policy in scripted random; do
   "$FURROW_TEST_PYTHON" tests/check.py "runs/quickstart-$policy" --groups 31 --group-size 4
 done
 "$FURROW_TEST_PYTHON" tests/check.py runs/quickstart-model --groups 12 --group-size 4
+for policy in scripted random model; do
+  "$FURROW_TEST_PYTHON" tests/evaluate.py "runs/quickstart-$policy" <("$target/debug/furrow" report "runs/quickstart-$policy" --json)
+done
 "$FURROW_TEST_PYTHON" tests/recompute.py runs/quickstart-model .cache/tiny-7 --rows 50 --limit 50

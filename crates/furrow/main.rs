@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::{bench, check, checkpoint, doctor, model, plan, records, roles, run, tasks};
+use crate::commands::{bench, check, checkpoint, doctor, model, plan, records, report, roles, run, tasks};
 
 /// Collects rollouts of computer-use agents in real browsers and writes them to Parquet.
 #[derive(Debug, Parser)]
@@ -41,6 +41,8 @@ enum Command {
     /// Look at a data set, or prove that it can be trusted
     #[command(subcommand)]
     Records(records::RecordsCommand),
+    /// Say how well the policy did: success, reward and pass@k with intervals, by suite, site and difficulty
+    Report(report::ReportArgs),
     /// Say what a model takes on a device, how many sessions fit, and the floor of a rollout
     Plan(plan::PlanArgs),
     /// Write random checkpoints of the published architecture, or look at any
@@ -92,6 +94,7 @@ fn main() -> ExitCode {
         Command::Policy(args) => roles::policy(&args),
         Command::Tasks(command) => tasks::run(&command),
         Command::Records(command) => records::run(&command),
+        Command::Report(args) => report::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Checkpoint(command) => checkpoint::run(&command),
         Command::Model(command) => model::run(&command),

@@ -7,6 +7,7 @@ pub mod doctor;
 pub mod model;
 pub mod plan;
 pub mod records;
+pub mod report;
 pub mod roles;
 pub mod run;
 pub mod tasks;

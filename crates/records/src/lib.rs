@@ -7,6 +7,7 @@ mod cell;
 mod config;
 mod encoding;
 mod error;
+mod evaluate;
 mod file;
 #[doc(hidden)]
 pub mod fixtures;
@@ -18,10 +19,14 @@ mod read;
 mod rows;
 mod schema;
 mod shard;
+mod statistics;
 mod verify;
 
 pub use config::{RecordsConfig, RecordsFile};
 pub use error::RecordsError;
+pub use evaluate::{
+    Attempt, By, Evaluation, EvaluationLine, PassAtK, Policy, Question, Verdict, evaluate, figures,
+};
 pub use file::{ShardPlan, WrittenFile};
 pub use inspect::{EndLine, RewardLine, Summary, TableFigures, TimeLine, inspect};
 pub use manifest::{Commit, Committed, Draft, Manifest, Op, Snapshot, Txn};
@@ -29,4 +34,8 @@ pub use read::{DataSet, Nouns};
 pub use rows::{RecordedStep, Rescore, StepPlace};
 pub use schema::Table;
 pub use shard::{LocalFile, ShardStage, ShardWriter, check_written, local_files, remove_shard};
+pub use statistics::{
+    BOOTSTRAP_SEED, Estimate, Interval, Method, RESAMPLES, Share, Terms, bootstrap, estimate, pass_at_k,
+    wilson,
+};
 pub use verify::{Breach, Check, Counts, Report, Warning, verify};

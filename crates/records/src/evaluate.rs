@@ -1,0 +1,567 @@
+//! How well a policy did: success, reward and pass@k with 95 % intervals, by suite, site and difficulty, for `furrow report`.
+//!
+//! What the farm failed at is no attempt of the policy's: it is counted beside every rate and never as a 0. Figures come from
+//! [`Attempt`]s, so that an evaluation inside a job can make them of what it has at hand; [`evaluate`] reads those of a data set.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+
+use serde::Serialize;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::cell::columns;
+use crate::file::{TableFile, Trust};
+use crate::read::DataSet;
+use crate::schema::hex;
+use crate::statistics::{Estimate, Share, Terms, estimate, pass_at_k};
+use crate::{RecordsError, Table};
+
+/// One attempt at a task, as figures see it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attempt {
+    /// Suite.
+    pub suite: String,
+    /// Task, unique within its suite.
+    pub task_id: String,
+    /// Where the task is set: the name its file gives, else the host of its start page.
+    pub site: String,
+    /// As the task's file says.
+    pub difficulty: Option<String>,
+    /// Hash of the task's definition.
+    pub definition: [u8; 32],
+    /// The draw: attempts at one task under one seed are attempts at one problem.
+    pub seed: u64,
+    /// Its slot: what is tried again after a failure of the farm's.
+    pub slot: String,
+    /// What came of it.
+    pub verdict: Verdict,
+}
+
+/// What came of an attempt.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Verdict {
+    /// A scorer saw its end.
+    Scored {
+        /// The reward.
+        reward: f64,
+        /// Whether the task counts as solved; `None` where the scorer does not say.
+        success: Option<bool>,
+    },
+    /// The farm failed, in this way.
+    Failed(String),
+}
+
+/// What is asked of an evaluation.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Question {
+    /// Only tasks of this split; empty for all.
+    pub split: String,
+    /// The k of pass@k; empty for 1, 2, 4, … up to the most attempts at one problem.
+    pub k: Vec<u64>,
+    /// Seed of the bootstraps.
+    pub seed: u64,
+}
+
+/// Figures of a data set.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Evaluation {
+    /// Newest commit that was read.
+    pub version: u64,
+    /// Who acted.
+    pub policy: Policy,
+    /// First all attempts, then by suite, by site and by difficulty.
+    pub lines: Vec<EvaluationLine>,
+}
+
+/// Who acted.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Policy {
+    /// Its kinds.
+    pub kinds: BTreeSet<String>,
+    /// Hashes of its weights.
+    pub weights: BTreeSet<String>,
+    /// Oldest and newest version.
+    pub versions: Option<(i32, i32)>,
+    /// One kind, one set of weights, one version: only then are the figures those of a policy.
+    pub is_fixed: bool,
+}
+
+/// What a line sums up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum By {
+    /// Every attempt.
+    All,
+    /// A suite.
+    Suite,
+    /// A site of a suite.
+    Site,
+    /// A difficulty within a suite.
+    Difficulty,
+}
+
+/// Figures of some of the attempts.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EvaluationLine {
+    /// What it sums up.
+    pub by: By,
+    /// The suite; empty for all.
+    pub suite: String,
+    /// The site or the difficulty; empty otherwise.
+    pub name: String,
+    /// Hexadecimal hash of the tasks' definitions: figures of two data sets compare where this is equal.
+    pub variant: String,
+    /// Tasks with at least one attempt.
+    pub tasks: u64,
+    /// Tasks under their draws: what pass@k is a mean over.
+    pub problems: u64,
+    /// Attempts with a reward.
+    pub scored: u64,
+    /// Of those, attempts whose scorer says whether the task is solved.
+    pub judged: u64,
+    /// Share of the judged attempts that solved their task.
+    pub success: Option<Estimate>,
+    /// Mean reward of the scored attempts.
+    pub reward: Option<Estimate>,
+    /// pass@k for each k that a problem has attempts enough for.
+    pub pass: Vec<PassAtK>,
+    /// Attempts that the farm failed at, by their end. No rate counts them.
+    pub failed: BTreeMap<String, u64>,
+    /// Slots that no attempt brought to a reward: what the rates do not know of.
+    pub lost_slots: u64,
+}
+
+/// The chance that one of k attempts solves a problem.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct PassAtK {
+    /// k.
+    pub k: u64,
+    /// Problems with at least k judged attempts; the others are left out.
+    pub problems: u64,
+    /// The mean over them.
+    #[serde(flatten)]
+    pub estimate: Estimate,
+}
+
+columns! {
+    /// The columns that figures are made of: no picture and no script of a demonstration is read.
+    AttemptRow {
+        group_id: String,
+        sample_index: i32,
+        task_id: String,
+        suite: String,
+        split: String,
+        policy_kind: String,
+        status: String,
+        end: String,
+        reward: Option<f32>,
+        score: Option<SuccessCell>,
+        policy_version_min: Option<i32>,
+        policy_version_max: Option<i32>,
+        hashes: WeightsCell,
+        task: DefinitionCell,
+        task_json: String,
+    }
+
+    SuccessCell { success: Option<bool> }
+
+    WeightsCell { weights: Option<String> }
+
+    /// What of a task makes it this task: all but its seed, its demonstration and its time limit, which is the farm's.
+    DefinitionCell {
+        goal: Option<String>,
+        start_url: String,
+        seed: u64,
+        max_steps: i32,
+        viewport_width: i32,
+        viewport_height: i32,
+        allow_hosts: Vec<String>,
+        hooks: StartCell,
+        clock: String,
+        clock_step_millis: Option<i32>,
+    }
+
+    StartCell { start: Option<String>, probe: Option<String> }
+}
+
+/// Reads a run directory or its `data` folder through its manifest and evaluates what was collected.
+pub fn evaluate(dir: &Path, question: &Question) -> Result<Evaluation, RecordsError> {
+    let set = DataSet::open(dir)?;
+    let mut reader = Reader::default();
+    for file in set.snapshot().files(Table::Trajectories) {
+        for batch in set.file(file, Trust::Length).and_then(TableFile::rows::<AttemptRow>)? {
+            batch?.iter().filter(|row| question.takes(&row.split)).for_each(|row| reader.add(row));
+        }
+    }
+    let Reader { attempts, policy, .. } = reader;
+    let version = set.snapshot().version();
+    Ok(Evaluation { version, policy: policy.judged(), lines: figures(&attempts, question) })
+}
+
+/// Figures of these attempts: all, by suite, by site, by difficulty.
+pub fn figures(attempts: &[Attempt], question: &Question) -> Vec<EvaluationLine> {
+    let mut lines: BTreeMap<(By, &str, &str), Vec<&Attempt>> =
+        BTreeMap::from([((By::All, "", ""), Vec::new())]);
+    for attempt in attempts {
+        let suite = &*attempt.suite;
+        let difficulty = attempt.difficulty.as_deref().map(|difficulty| (By::Difficulty, suite, difficulty));
+        let keys = [
+            Some((By::All, "", "")),
+            Some((By::Suite, suite, "")),
+            Some((By::Site, suite, &*attempt.site)),
+            difficulty,
+        ];
+        keys.into_iter().flatten().for_each(|key| lines.entry(key).or_default().push(attempt));
+    }
+    lines.into_iter().map(|(key, attempts)| line(key, &attempts, question)).collect()
+}
+
+impl EvaluationLine {
+    /// Every figure that has an interval.
+    pub fn estimates(&self) -> impl Iterator<Item = &Estimate> {
+        self.success.iter().chain(&self.reward).chain(self.pass.iter().map(|pass| &pass.estimate))
+    }
+}
+
+impl Question {
+    fn takes(&self, split: &str) -> bool {
+        self.split.is_empty() || self.split == split
+    }
+
+    /// The k to tell of, where a problem has at most so many attempts.
+    fn ks(&self, most: u64) -> Vec<u64> {
+        match self.k.is_empty() {
+            false => self.k.iter().copied().filter(|k| *k <= most).collect(),
+            true => (0..64).map(|power| 1 << power).take_while(|k| *k <= most).collect(),
+        }
+    }
+}
+
+/// Rows on their way to attempts. Rows of one task repeat its definition; it is read once.
+#[derive(Default)]
+struct Reader {
+    attempts: Vec<Attempt>,
+    policy: Policy,
+    known: HashMap<(String, String), Known>,
+}
+
+/// What a task's definition says.
+#[derive(Clone)]
+struct Known {
+    text: String,
+    site: String,
+    difficulty: Option<String>,
+    definition: [u8; 32],
+}
+
+impl Reader {
+    fn add(&mut self, row: &AttemptRow) {
+        self.policy.add(row);
+        let key = (row.suite.clone(), row.task_id.clone());
+        let known = match self.known.get(&key) {
+            Some(known) if known.text == row.task_json => known.clone(),
+            _ => {
+                let known = Known::read(row);
+                self.known.insert(key, known.clone());
+                known
+            }
+        };
+        self.attempts.push(Attempt {
+            suite: row.suite.clone(),
+            task_id: row.task_id.clone(),
+            site: known.site,
+            difficulty: known.difficulty,
+            definition: known.definition,
+            seed: row.task.seed,
+            slot: format!("{} {}", row.group_id, row.sample_index),
+            verdict: row.verdict(),
+        });
+    }
+}
+
+impl AttemptRow {
+    fn verdict(&self) -> Verdict {
+        match self.reward.filter(|_| self.status == "scored") {
+            Some(reward) => Verdict::Scored {
+                reward: reward.into(),
+                success: self.score.as_ref().and_then(|score| score.success),
+            },
+            None => Verdict::Failed(self.end.clone()),
+        }
+    }
+}
+
+impl Known {
+    fn read(row: &AttemptRow) -> Self {
+        let line: Value = serde_json::from_str(&row.task_json).unwrap_or_default();
+        let difficulty = match &line["difficulty"] {
+            Value::String(word) if !word.is_empty() => Some(word.clone()),
+            Value::Number(level) => Some(level.to_string()),
+            _ => None,
+        };
+        let site = line["web_name"].as_str().map_or_else(|| host(&row.task.start_url), str::to_owned);
+        Self { text: row.task_json.clone(), site, difficulty, definition: definition(row) }
+    }
+}
+
+/// Of a start page's address.
+fn host(url: &str) -> String {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    rest.split(['/', '?', '#', ':']).next().unwrap_or_default().to_owned()
+}
+
+/// SHA-256 over the task's line and limits, each length-prefixed.
+fn definition(row: &AttemptRow) -> [u8; 32] {
+    let task = &row.task;
+    let or_none = |text: &Option<String>| text.clone().unwrap_or_default();
+    let parts = [
+        row.suite.clone(),
+        row.task_id.clone(),
+        row.split.clone(),
+        row.task_json.clone(),
+        or_none(&task.goal),
+        task.start_url.clone(),
+        task.max_steps.to_string(),
+        format!("{}x{}", task.viewport_width, task.viewport_height),
+        task.allow_hosts.join(" "),
+        or_none(&task.hooks.start),
+        or_none(&task.hooks.probe),
+        format!("{} {}", task.clock, task.clock_step_millis.unwrap_or_default()),
+    ];
+    digest(parts.iter().map(String::as_bytes))
+}
+
+fn digest<'a>(parts: impl Iterator<Item = &'a [u8]>) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hash.finalize().into()
+}
+
+impl Policy {
+    fn add(&mut self, row: &AttemptRow) {
+        if !self.kinds.contains(&row.policy_kind) {
+            self.kinds.insert(row.policy_kind.clone());
+        }
+        self.weights.extend(row.hashes.weights.clone());
+        if let Some((oldest, newest)) = row.policy_version_min.zip(row.policy_version_max) {
+            let (min, max) = self.versions.unwrap_or((oldest, newest));
+            self.versions = Some((min.min(oldest), max.max(newest)));
+        }
+    }
+
+    fn judged(mut self) -> Self {
+        let one_version = self.versions.is_none_or(|(oldest, newest)| oldest == newest);
+        self.is_fixed = self.kinds.len() == 1 && self.weights.len() <= 1 && one_version;
+        self
+    }
+}
+
+/// Attempts at one problem that say whether they solved it.
+#[derive(Default)]
+struct Tally {
+    tried: u64,
+    right: u64,
+}
+
+fn line((by, suite, name): (By, &str, &str), attempts: &[&Attempt], question: &Question) -> EvaluationLine {
+    let mut rewards: BTreeMap<(&str, &str), Share> = BTreeMap::new();
+    let mut successes: BTreeMap<(&str, &str), Share> = BTreeMap::new();
+    let mut problems: BTreeMap<(&str, &str, u64), Tally> = BTreeMap::new();
+    let mut definitions = BTreeSet::new();
+    let mut failed = BTreeMap::new();
+    let (mut slots, mut scored_slots) = (BTreeSet::new(), BTreeSet::new());
+    for attempt in attempts {
+        let task = (&*attempt.suite, &*attempt.task_id);
+        definitions.insert((task, attempt.definition));
+        slots.insert(&*attempt.slot);
+        let tally = problems.entry((task.0, task.1, attempt.seed)).or_default();
+        let (reward, success) = match &attempt.verdict {
+            Verdict::Scored { reward, success } => (*reward, *success),
+            Verdict::Failed(end) => {
+                *failed.entry(end.clone()).or_default() += 1;
+                continue;
+            }
+        };
+        scored_slots.insert(&*attempt.slot);
+        rewards.entry(task).or_default().add(reward);
+        if let Some(success) = success {
+            successes.entry(task).or_default().add(f64::from(u8::from(success)));
+            tally.tried += 1;
+            tally.right += u64::from(success);
+        }
+    }
+    let shares = |of: &BTreeMap<_, Share>| of.values().copied().collect::<Vec<_>>();
+    let terms = |of: &BTreeMap<_, Share>| of.values().map(|share| share.count as u64).sum();
+    let variant = digest(definitions.iter().map(|(_, definition)| &definition[..]));
+    EvaluationLine {
+        by,
+        suite: suite.to_owned(),
+        name: name.to_owned(),
+        variant: hex(&variant[..6]),
+        tasks: definitions.iter().map(|(task, _)| task).collect::<BTreeSet<_>>().len() as u64,
+        problems: problems.len() as u64,
+        scored: terms(&rewards),
+        judged: terms(&successes),
+        success: estimate(&shares(&successes), Terms::Trials, question.seed),
+        reward: estimate(&shares(&rewards), Terms::Numbers, question.seed),
+        pass: pass(&problems, question),
+        failed,
+        lost_slots: (slots.len() - scored_slots.len()) as u64,
+    }
+}
+
+fn pass(problems: &BTreeMap<(&str, &str, u64), Tally>, question: &Question) -> Vec<PassAtK> {
+    let most = problems.values().map(|tally| tally.tried).max().unwrap_or_default();
+    let at = |k: u64| {
+        let mut tasks: BTreeMap<(&str, &str), Share> = BTreeMap::new();
+        let mut counted = 0;
+        for ((suite, task, _), tally) in problems {
+            if let Some(pass) = pass_at_k(tally.tried, tally.right, k) {
+                tasks.entry((suite, task)).or_default().add(pass);
+                counted += 1;
+            }
+        }
+        // A problem tried just k times is passed or not: a trial like any other.
+        let terms = match problems.values().all(|tally| tally.tried <= k) {
+            true => Terms::Trials,
+            false => Terms::Chances,
+        };
+        let shares: Vec<Share> = tasks.into_values().collect();
+        estimate(&shares, terms, question.seed).map(|estimate| PassAtK { k, problems: counted, estimate })
+    };
+    question.ks(most).into_iter().filter_map(at).collect()
+}
+
+impl Share {
+    fn add(&mut self, term: f64) {
+        self.sum += term;
+        self.count += 1.0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cell::{Cell, fits};
+    use crate::schema::TrajectoryRow;
+    use crate::statistics::Method;
+
+    #[test]
+    fn the_figures_columns_are_columns_of_the_table() {
+        assert!(fits(&AttemptRow::data_type(), &TrajectoryRow::data_type()));
+    }
+
+    /// `shop/a 7 0 1` is the first slot of task a of shop under seed 7, scored 1; `-` in place of the reward a page crash.
+    fn attempts(table: &[&str]) -> Vec<Attempt> {
+        let attempt = |row: &&str| {
+            let words: Vec<&str> = row.split(' ').collect();
+            let (site, task) = words[0].split_once('/').unwrap();
+            let verdict = match words[3] {
+                "-" => Verdict::Failed("page_crash".into()),
+                reward => {
+                    let reward: f64 = reward.parse().unwrap();
+                    Verdict::Scored { reward, success: Some(reward >= 1.0) }
+                }
+            };
+            Attempt {
+                suite: "web".into(),
+                task_id: words[0].into(),
+                site: site.into(),
+                difficulty: Some(if task == "hard" { "hard" } else { "easy" }.into()),
+                definition: [site.len() as u8; 32],
+                seed: words[1].parse().unwrap(),
+                slot: format!("{} {} {}", words[0], words[1], words[2]),
+                verdict,
+            }
+        };
+        table.iter().map(attempt).collect()
+    }
+
+    #[test]
+    fn a_failure_of_the_farms_is_no_zero() {
+        let rows = [
+            "shop/a 1 0 1",
+            "shop/b 1 0 1",
+            "shop/b 1 1 -",
+            "shop/c 1 0 -",
+            "shop/d 1 0 -",
+            "shop/d 1 0 0.5",
+        ];
+        let lines = figures(&attempts(&rows), &Question::default());
+        let all = &lines[0];
+        assert_eq!((all.by, all.tasks, all.problems, all.scored, all.judged), (By::All, 4, 4, 3, 3));
+        assert_eq!(all.success.unwrap().value, 2.0 / 3.0);
+        assert_eq!(all.reward.unwrap().value, 2.5 / 3.0);
+        assert_eq!(all.failed, BTreeMap::from([("page_crash".to_owned(), 3)]));
+        // The second slot of b and the only one of c; d was tried again.
+        assert_eq!(all.lost_slots, 2);
+        assert_eq!(all.success.unwrap().interval.unwrap().method, Method::Wilson);
+    }
+
+    #[test]
+    fn lines_are_by_suite_site_and_difficulty() {
+        let rows = ["shop/a 1 0 1", "shop/hard 1 0 0", "maps/hard 1 0 1"];
+        let lines = figures(&attempts(&rows), &Question::default());
+        let told: Vec<_> = lines
+            .iter()
+            .map(|line| (line.by, &*line.name, line.tasks, line.success.unwrap().value))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                (By::All, "", 3, 2.0 / 3.0),
+                (By::Suite, "", 3, 2.0 / 3.0),
+                (By::Site, "maps", 1, 1.0),
+                (By::Site, "shop", 2, 0.5),
+                (By::Difficulty, "easy", 1, 1.0),
+                (By::Difficulty, "hard", 2, 0.5),
+            ]
+        );
+        assert_eq!(lines[0].variant, lines[1].variant);
+        assert_ne!(lines[1].variant, lines[2].variant, "other tasks are another variant");
+    }
+
+    #[test]
+    fn pass_at_k_is_a_mean_over_problems_with_attempts_enough() {
+        // Task a: 1 of 4 under seed 1, 2 of 2 under seed 2. Task b: 0 of 1.
+        let rows = [
+            "shop/a 1 0 1",
+            "shop/a 1 1 0",
+            "shop/a 1 2 0",
+            "shop/a 1 3 0",
+            "shop/a 2 0 1",
+            "shop/a 2 1 1",
+            "shop/b 1 0 0",
+            "shop/b 1 1 -",
+        ];
+        let all = &figures(&attempts(&rows), &Question::default())[0];
+        let told: Vec<_> = all.pass.iter().map(|pass| (pass.k, pass.problems, pass.estimate.value)).collect();
+        assert_eq!(told, [(1, 3, (0.25 + 1.0 + 0.0) / 3.0), (2, 2, (0.5 + 1.0) / 2.0), (4, 1, 1.0)]);
+        assert_eq!(all.success.unwrap().value, 3.0 / 7.0);
+        let some = &figures(&attempts(&rows), &Question { k: vec![2, 3, 8], ..Question::default() })[0];
+        assert_eq!(some.pass.iter().map(|pass| pass.k).collect::<Vec<_>>(), [2, 3]);
+    }
+
+    #[test]
+    fn nothing_is_no_rate() {
+        let lines = figures(&attempts(&["shop/a 1 0 -"]), &Question::default());
+        assert_eq!((lines[0].success, lines[0].reward, lines[0].pass.len()), (None, None, 0));
+        assert_eq!(figures(&[], &Question::default()).len(), 1);
+    }
+
+    #[test]
+    fn a_site_is_the_host_of_the_start_page() {
+        for (url, want) in [
+            ("http://shop.web.test/x", "shop.web.test"),
+            ("https://a.test:8080", "a.test"),
+            ("https://a.test?q", "a.test"),
+            ("x", "x"),
+        ] {
+            assert_eq!(host(url), want);
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! An evaluation of a data set, held against a Python script that computes it from the Parquet files alone.
+
+mod common;
+
+use std::process::Command;
+
+use common::{publish, write};
+use furrow_records::fixtures::{self, Plot};
+use furrow_records::{By, Question, evaluate};
+use furrow_rollout::{End, PolicyKind, StepRecord, TrajectoryRecord};
+use rand::rngs::ChaCha12Rng;
+use rand::{Rng, SeedableRng};
+
+const SEED: u64 = 20_261_122;
+
+/// An attempt at one of 24 tasks of two suites, six sites and three difficulties.
+fn attempt(group: u64, sample: u32, rng: &mut ChaCha12Rng) -> (TrajectoryRecord, Vec<StepRecord>) {
+    let mut share = || rng.next_u64() as f64 / u64::MAX as f64;
+    let task = group % 24;
+    // The farm fails one time in eight; tasks differ much, as tasks do.
+    let end = if share() < 0.125 { End::BrowserDead } else { End::Answered };
+    let solved = share() < (task % 6) as f64 / 5.0;
+    let reward = if solved { 1.0 } else { (share() * 4.0).floor() as f32 / 5.0 };
+    let plot = Plot {
+        group,
+        sample,
+        group_size: 4,
+        steps: 1,
+        end,
+        reward,
+        kind: PolicyKind::Random,
+        ..Plot::default()
+    };
+    let (mut record, steps) = plot.trajectory();
+    record.task.suite = if task < 16 { "web" } else { "live" }.into();
+    record.task.task_id = format!("task-{task}");
+    record.task.seed = group / 48;
+    record.task.start_url = format!("http://site{}.web.test:80/start?x", task % 4);
+    record.task_json = match task {
+        0..16 => format!(
+            r#"{{"task_id":"task-{task}","difficulty":"{}"}}"#,
+            ["easy", "medium", "hard"][(task % 3) as usize]
+        ),
+        _ => format!(r#"{{"id":"task-{task}","web_name":"Site {}","difficulty":{}}}"#, task % 2, task % 3),
+    };
+    if let Some(score) = &mut record.score {
+        // A scorer need not say whether a reward is a success.
+        score.success = (task != 7).then_some(solved);
+    }
+    (record, steps)
+}
+
+#[test]
+fn figures_agree_with_those_of_a_script() {
+    println!("seed {SEED}");
+    let dir = tempfile::tempdir().unwrap();
+    let mut rng = ChaCha12Rng::seed_from_u64(SEED);
+    // Tasks come up with 4 or 8 attempts under one seed, and some with a second one.
+    for (shard, groups) in [("a", 0..40), ("b", 40..96)] {
+        let made: Vec<_> = groups
+            .flat_map(|group| (0..4).map(move |sample| (group, sample)))
+            .map(|(group, sample)| attempt(group, sample, &mut rng))
+            .collect();
+        let files = write(dir.path(), shard, &made, &[fixtures::group(&[made[0].0.clone()])], &[]);
+        publish(dir.path(), shard, files);
+    }
+    let evaluation = evaluate(dir.path(), &Question::default()).unwrap();
+    let all = &evaluation.lines[0];
+    assert_eq!((all.by, all.tasks, all.problems), (By::All, 24, 48));
+    assert!(all.scored > all.judged && !all.failed.is_empty() && all.lost_slots > 0, "{all:?}");
+    assert_eq!(all.pass.iter().map(|pass| pass.k).collect::<Vec<_>>(), [1, 2, 4, 8]);
+    assert!(evaluation.policy.is_fixed);
+    assert_eq!(evaluation.lines.iter().filter(|line| line.by == By::Site).count(), 6);
+
+    let report = dir.path().join("report.json");
+    std::fs::write(&report, serde_json::to_string(&evaluation).unwrap()).unwrap();
+    let python = std::env::var("FURROW_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/evaluate.py");
+    let told = Command::new(python).arg(script).arg(dir.path()).arg(&report).output().unwrap();
+    println!("{}{}", String::from_utf8_lossy(&told.stdout), String::from_utf8_lossy(&told.stderr));
+    assert!(told.status.success());
+}
+
+#[test]
+fn a_split_can_be_looked_at_alone_and_a_changing_policy_is_told_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let plots = [
+        Plot::default(),
+        Plot { group: 1, split: furrow_rollout::Split::Test, reward: 0.0, ..Plot::default() },
+    ];
+    let mut made: Vec<_> = plots.iter().map(Plot::trajectory).collect();
+    made[1].0.policy_versions = Some((4, 4));
+    let files = write(dir.path(), "s", &made, &[], &[]);
+    publish(dir.path(), "s", files);
+    let of =
+        |split: &str| evaluate(dir.path(), &Question { split: split.into(), ..Question::default() }).unwrap();
+    assert_eq!(of("").lines[0].success.unwrap().value, 0.5);
+    assert!(!of("").policy.is_fixed, "two versions acted");
+    assert_eq!(of("test").lines[0].success.unwrap().value, 0.0);
+    assert!(of("test").policy.is_fixed);
+    assert_eq!(of("eval").lines[0].success, None);
+    // The same task in another split is another variant.
+    assert_ne!(of("test").lines[0].variant, of("train").lines[0].variant);
+}
