@@ -1,12 +1,12 @@
 //! Turns a checked job into running services: what each role needs of it, made in one place for `run` and for the roles alone.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use furrow_coordinator::Identity;
 use furrow_env::sim::{Air, SimConfig};
-use furrow_env::{Chromium, Root, Site, Sites, Stages};
+use furrow_env::{Archives, Chromium, EnvConfig, Root, Site, Sites, Stages};
 use furrow_rollout::Id;
 use furrow_tasks::{SiteRoot, TaskSet};
 use furrow_telemetry::{Exporter, Logs, Role, TelemetryConfig, TimeSource, log_path};
@@ -83,11 +83,36 @@ impl Launch {
             return Ok(Arc::new(Air::new(SimConfig { screenshot_bytes, ..SimConfig::default() })));
         }
         let env = &self.job.env;
-        let sites: Vec<Site> = self.set.sites().iter().map(site).collect();
-        let sites = Sites::open(&sites, env.sites)?;
-        let pool = Chromium::start(env.browser.clone(), Arc::new(sites), env.egress).await;
-        Ok(Arc::new(pool.map_err(|error| Failure::Input(vec![crate::chain(&error.into())]))?))
+        let sites = sites(&self.set, env)?;
+        let archives =
+            env.archive.map(|limits| Archives::Record { folder: archive(&self.job.run_dir), limits });
+        browsers(env, sites, archives).await
     }
+}
+
+/// The sites of these tasks.
+pub fn sites(set: &TaskSet, env: &EnvConfig) -> Result<Sites, Failure> {
+    let sites: Vec<Site> = set.sites().iter().map(site).collect();
+    Ok(Sites::open(&sites, env.sites)?)
+}
+
+/// Where the network of a run's trajectories is kept: `<run>/archive`, on the machine whose environment worker acted them.
+pub fn archive(run_dir: &Path) -> PathBuf {
+    run_dir.join("archive")
+}
+
+/// Browsers that serve these sites, and make or use archives.
+pub async fn browsers(
+    env: &EnvConfig,
+    sites: Sites,
+    archives: Option<Archives>,
+) -> Result<Arc<dyn Stages>, Failure> {
+    let pool = Chromium::start(env.browser.clone(), Arc::new(sites), env.egress).await;
+    let pool = pool.map_err(|error| Failure::Input(vec![crate::chain(&error.into())]))?;
+    Ok(match archives {
+        Some(archives) => Arc::new(pool.with_archives(archives)),
+        None => Arc::new(pool),
+    })
 }
 
 fn site(spec: &furrow_tasks::SiteSpec) -> Site {

@@ -6,6 +6,7 @@ mod launch;
 mod output;
 mod progress;
 mod prove;
+mod replay;
 mod run_dir;
 
 use std::path::PathBuf;
@@ -41,6 +42,8 @@ enum Command {
     /// Look at a data set, or prove that it can be trusted
     #[command(subcommand)]
     Records(records::RecordsCommand),
+    /// Act recorded trajectories again in real browsers and say, step by step, where they differ
+    Replay(commands::replay::ReplayArgs),
     /// Say how well the policy did: success, reward and pass@k with intervals, by suite, site and difficulty
     Report(report::ReportArgs),
     /// Say what a model takes on a device, how many sessions fit, and the floor of a rollout
@@ -94,6 +97,7 @@ fn main() -> ExitCode {
         Command::Policy(args) => roles::policy(&args),
         Command::Tasks(command) => tasks::run(&command),
         Command::Records(command) => records::run(&command),
+        Command::Replay(args) => commands::replay::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Checkpoint(command) => checkpoint::run(&command),

@@ -27,6 +27,7 @@ const CONTENTS: &[&str] = &[
     "ledger.sqlite-shm",
     "spool",
     "data",
+    "archive",
     "logs",
     "metrics.jsonl",
 ];

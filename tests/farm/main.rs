@@ -8,4 +8,5 @@ mod farm;
 mod kills;
 mod planted;
 mod recompute;
+mod sites;
 mod web;

@@ -646,7 +646,7 @@ fn needs_evidence(end: End) -> bool {
 }
 
 /// A page can make its probe say anything: whatever is no object with `done: true` says that the task goes on.
-fn says_done(json: &str) -> bool {
+pub(crate) fn says_done(json: &str) -> bool {
     object(json).is_some_and(|object| object.get("done") == Some(&serde_json::Value::Bool(true)))
 }
 

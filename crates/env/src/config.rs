@@ -6,6 +6,7 @@ use std::time::Duration;
 use furrow_wire::LEASE_WAIT_MILLIS_MAX;
 use serde::{Deserialize, Serialize};
 
+use crate::archive::ArchiveLimits;
 use crate::egress::EgressLimits;
 use crate::retry::Retry;
 use crate::sites::SiteLimits;
@@ -72,6 +73,13 @@ pub struct EnvFile {
     pub site_file_bytes_max: u64,
     /// Files of sites kept in memory, all together.
     pub site_cache_bytes_max: u64,
+    /// Keep what the pages of each trajectory were sent in `archive/` of the run directory, to act them again without the network. Each
+    /// trajectory then has a browser process to itself.
+    pub archive: bool,
+    /// Largest response that is kept.
+    pub archive_response_bytes_max: u64,
+    /// All that is kept of one trajectory.
+    pub archive_trajectory_bytes_max: u64,
 }
 
 /// A checked `[env]`.
@@ -87,6 +95,8 @@ pub struct EnvConfig {
     pub egress: EgressLimits,
     /// The sites it serves.
     pub sites: SiteLimits,
+    /// How much of each trajectory's network is kept; `None` keeps nothing.
+    pub archive: Option<ArchiveLimits>,
 }
 
 /// How browsers are started and how long they may keep us waiting.
@@ -183,6 +193,10 @@ impl Default for EnvFile {
             connections_max: 64,
             site_file_bytes_max: 32 << 20,
             site_cache_bytes_max: 64 << 20,
+            archive: false,
+            archive_response_bytes_max: 16 << 20,
+            // A heavy page of the live web is 5 to 20 MB; thirty steps share most of it.
+            archive_trajectory_bytes_max: 256 << 20,
         }
     }
 }
@@ -226,6 +240,9 @@ impl EnvFile {
             ("connections_max", u64::from(self.connections_max), 6, 1_000),
             ("site_file_bytes_max", self.site_file_bytes_max, 1, 1 << 32),
             ("site_cache_bytes_max", self.site_cache_bytes_max, 0, 1 << 36),
+            // A body comes through the browser's protocol in one message, half as long again.
+            ("archive_response_bytes_max", self.archive_response_bytes_max, 1, 256 << 20),
+            ("archive_trajectory_bytes_max", self.archive_trajectory_bytes_max, 1, 1 << 40),
         ];
         let out = |&(_, value, least, most): &(&str, u64, u64, u64)| !(least..=most).contains(&value);
         let mut wrong: Vec<String> = whole
@@ -295,6 +312,10 @@ impl EnvFile {
                 file_bytes_max: self.site_file_bytes_max,
                 cache_bytes_max: self.site_cache_bytes_max,
             },
+            archive: self.archive.then_some(ArchiveLimits {
+                response_bytes_max: self.archive_response_bytes_max,
+                trajectory_bytes_max: self.archive_trajectory_bytes_max,
+            }),
         }
     }
 }

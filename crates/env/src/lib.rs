@@ -4,6 +4,8 @@
 //! (`policy_link.rs`) and the coordinator (`coordinator_link.rs`), on a stage (`stage.rs`): a real browser context (`chromium/`) or air
 //! (`sim.rs`). Pages are served by `sites.rs`; `egress.rs` is their only way out and `hosts.rs` says where it may lead.
 
+mod again;
+mod archive;
 mod attempt;
 mod chromium;
 mod config;
@@ -19,6 +21,11 @@ mod sites;
 mod stage;
 mod worker;
 
+pub use again::{ActedAgain, Recorded, SeenStep, act_again};
+pub use archive::{
+    About, Answer, Archive, ArchiveError, ArchiveLimits, Archives, Asked, EXCHANGES_MAX, Exchange, Recorder,
+    VOLATILE,
+};
 pub use chromium::{BrowserError, Chromium, Health, LOOKED_FOR};
 pub use config::{BrowserConfig, BrowserLimits, Deadlines, EnvConfig, EnvFile, Settle};
 pub use crash::ENV_FAIL_POINTS;

@@ -52,6 +52,11 @@ pub trait Stage: Send {
     /// What is to be seen at the end, without an answer; `None` when nothing can be seen any more. A page that hangs is stopped first.
     async fn evidence(&mut self) -> Option<Evidence>;
 
+    /// Requests since the last call that an archive acted from had no answer to: method and address of each.
+    fn unrecorded(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// What is known of why the page or its browser died, beyond that it did.
     fn cause_of_death(&self) -> Option<String> {
         None

@@ -7,6 +7,7 @@ pub mod doctor;
 pub mod model;
 pub mod plan;
 pub mod records;
+pub mod replay;
 pub mod report;
 pub mod roles;
 pub mod run;

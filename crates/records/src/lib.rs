@@ -9,6 +9,7 @@ mod encoding;
 mod error;
 mod evaluate;
 mod file;
+mod find;
 #[doc(hidden)]
 pub mod fixtures;
 mod inspect;
@@ -28,8 +29,10 @@ pub use evaluate::{
     Attempt, By, Evaluation, EvaluationLine, PassAtK, Policy, Question, Verdict, evaluate, figures,
 };
 pub use file::{ShardPlan, WrittenFile};
+pub use find::Found;
 pub use inspect::{EndLine, RewardLine, Summary, TableFigures, TimeLine, inspect};
 pub use manifest::{Commit, Committed, Draft, Manifest, Op, Snapshot, Txn};
+pub use pixels::Picture;
 pub use read::{DataSet, Nouns};
 pub use rows::{RecordedStep, Rescore, StepPlace};
 pub use schema::Table;

@@ -1,7 +1,8 @@
-//! The hash of what a policy saw: decoded pixels, so that it holds whatever the encoding.
+//! What a policy saw: decoded pixels, so that a hash or a comparison holds whatever the encoding.
 
 use std::io::Cursor;
 
+use furrow_rollout::Screenshot;
 use image::{DynamicImage, ImageFormat, ImageReader, Limits};
 use sha2::{Digest, Sha256};
 
@@ -10,8 +11,51 @@ const SIDE_MAX: u32 = 16_384;
 /// Most memory a decoder may take: 16,384 x 4,096 RGBA.
 const DECODE_BYTES_MAX: u64 = 256 << 20;
 
-/// SHA-256 over the pixels as RGB, 8 bits each, row by row; what is transparent shows white behind it, as the policy sees it.
+/// A decoded picture; what is transparent shows white behind it, as the policy sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Picture {
+    /// Pixels from left to right.
+    pub width: u32,
+    /// Pixels from top to bottom.
+    pub height: u32,
+    /// Red, green and blue of each pixel, row by row.
+    rgb: Vec<u8>,
+}
+
+impl Picture {
+    /// Decodes a screenshot, within bounds on its size.
+    pub fn decode(screenshot: &Screenshot) -> Result<Self, String> {
+        let format = match screenshot.format {
+            furrow_rollout::ImageFormat::Png => ImageFormat::Png,
+            furrow_rollout::ImageFormat::Jpeg { .. } => ImageFormat::Jpeg,
+        };
+        decode(&screenshot.bytes, format)
+    }
+
+    /// Pixels of which red, green or blue differ by more than so many levels; `None` of pictures of different sizes.
+    pub fn differing(&self, other: &Self, levels: u8) -> Option<u64> {
+        if (self.width, self.height) != (other.width, other.height) {
+            return None;
+        }
+        let far = |(ours, theirs): &(&[u8; 3], &[u8; 3])| {
+            ours.iter().zip(*theirs).any(|(ours, theirs)| ours.abs_diff(*theirs) > levels)
+        };
+        let pixels = self.rgb.as_chunks::<3>().0.iter().zip(other.rgb.as_chunks::<3>().0);
+        Some(pixels.filter(far).count() as u64)
+    }
+
+    /// SHA-256 over the pixels as RGB, 8 bits each, row by row.
+    pub fn rgb_sha256(&self) -> [u8; 32] {
+        Sha256::digest(&self.rgb).into()
+    }
+}
+
+/// SHA-256 over the pixels as RGB, 8 bits each, row by row.
 pub(crate) fn rgb_sha256(encoded: &[u8], format: ImageFormat) -> Result<[u8; 32], String> {
+    decode(encoded, format).map(|picture| picture.rgb_sha256())
+}
+
+fn decode(encoded: &[u8], format: ImageFormat) -> Result<Picture, String> {
     let mut limits = Limits::default();
     limits.max_image_width = Some(SIDE_MAX);
     limits.max_image_height = Some(SIDE_MAX);
@@ -19,7 +63,7 @@ pub(crate) fn rgb_sha256(encoded: &[u8], format: ImageFormat) -> Result<[u8; 32]
     let mut reader = ImageReader::with_format(Cursor::new(encoded), format);
     reader.limits(limits);
     let picture = reader.decode().map_err(|error| error.to_string())?;
-    Ok(Sha256::digest(rgb(picture)).into())
+    Ok(Picture { width: picture.width(), height: picture.height(), rgb: rgb(picture) })
 }
 
 fn rgb(picture: DynamicImage) -> Vec<u8> {
@@ -53,6 +97,22 @@ mod tests {
         png[29..33].copy_from_slice(&crc.to_be_bytes());
         assert!(rgb_sha256(&png, ImageFormat::Png).is_err());
         assert!(rgb_sha256(b"no picture", ImageFormat::Png).is_err());
+    }
+
+    #[test]
+    fn pixels_differ_by_more_than_so_many_levels() {
+        let picture = |rgb: &[u8]| Picture { width: 2, height: 1, rgb: rgb.to_vec() };
+        let one = picture(&[10, 20, 30, 0, 0, 0]);
+        for (other, levels, want) in [
+            ([10, 20, 30, 0, 0, 0], 0, 0),
+            ([10, 20, 31, 0, 0, 0], 0, 1),
+            ([10, 20, 31, 0, 0, 0], 1, 0),
+            ([10, 20, 22, 9, 0, 0], 8, 1),
+            ([0, 0, 0, 255, 255, 255], 9, 2),
+        ] {
+            assert_eq!(one.differing(&picture(&other), levels), Some(want), "{other:?} {levels}");
+        }
+        assert_eq!(one.differing(&Picture { width: 1, height: 2, ..one.clone() }, 255), None);
     }
 
     #[test]

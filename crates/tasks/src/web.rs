@@ -1,7 +1,7 @@
 //! Suites of whole sites: a folder with `sites/<site>/`, each served as `http://<site>.<suite>.test/`, and what they share.
 //!
 //! ```text
-//! shared/                 laid under every site: /kit/…
+//! shared/                 if it is there, laid under every site: /kit/…
 //! solve.js                what every demonstration begins with
 //! sites/<site>/www/       what is served
 //! sites/<site>/tasks.jsonl, sites/<site>/solve.js
@@ -135,7 +135,9 @@ fn load_site(place: &Place, source: &SourceConfig, loaded: &mut Loaded, problems
         refuse_repeated(&shown, rows.iter().map(|row| row.line).zip(ids), problems);
     }
     loaded.specs.extend(tasks.into_iter().flatten());
-    let layers = vec![place.folder.join("www"), source.path.join("shared")];
+    let shared = source.path.join("shared");
+    let layers = [Some(place.folder.join("www")), shared.is_dir().then_some(shared)];
+    let layers = layers.into_iter().flatten().collect();
     loaded.sites.push(SiteSpec { host: place.host.clone(), root: SiteRoot::Layers(layers) });
 }
 
@@ -251,6 +253,14 @@ mod tests {
         assert_eq!(set.sites()[0].host, "toy.web.test");
         let root = SiteRoot::Layers(vec![folder.path().join("sites/toy/www"), folder.path().join("shared")]);
         assert_eq!(set.sites()[0].root, root);
+    }
+
+    #[test]
+    fn what_sites_share_may_be_left_out() {
+        let folder = suite(&[TEST]);
+        std::fs::remove_dir(folder.path().join("shared")).unwrap();
+        let set = loaded(folder.path(), |_| {}).unwrap();
+        assert_eq!(set.sites()[0].root, SiteRoot::Layers(vec![folder.path().join("sites/toy/www")]));
     }
 
     #[test]

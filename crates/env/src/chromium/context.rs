@@ -22,6 +22,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::link::within;
+use super::network::Network;
 use super::observe::{self, Look, current_entry};
 use super::pool::Seat;
 use super::select::{self, OpenList, Pick};
@@ -29,7 +30,7 @@ use super::tab::Tab;
 use super::{act, clock, picture, script, settle};
 use crate::config::BrowserConfig;
 use crate::egress::Egress;
-use crate::hosts::Place;
+use crate::hosts::{AllowList, Place};
 use crate::stage::{Stage, StageError};
 
 /// Tabs that came or went and are not yet taken notice of; more than this in one step is a page gone mad, and they are closed unseen.
@@ -44,6 +45,16 @@ pub(super) enum Change {
     Closed(TargetId),
 }
 
+/// How far a context reaches.
+pub(super) struct Reach {
+    /// The hosts of the task, for navigations the policy itself asks for.
+    pub allow: AllowList,
+    /// The way out.
+    pub egress: Egress,
+    /// What stands before it, where an archive is made or used.
+    pub network: Option<Network>,
+}
+
 /// A browser context and its pages.
 pub(super) struct Context {
     running: Seat,
@@ -51,7 +62,7 @@ pub(super) struct Context {
     of: Ancestry,
     id: BrowserContextId,
     task: Task,
-    egress: Egress,
+    reach: Reach,
     /// Oldest first.
     tabs: Vec<Tab>,
     active: usize,
@@ -74,11 +85,11 @@ impl Context {
         config: Arc<BrowserConfig>,
         of: Ancestry,
         task: Task,
-        egress: Egress,
+        reach: Reach,
     ) -> Result<Self, StageError> {
         let deadline = config.deadlines.navigation;
         let mut create = CreateBrowserContextParams { dispose_on_detach: Some(true), ..Default::default() };
-        create.proxy_server = Some(format!("http://{}", egress.address()));
+        create.proxy_server = Some(format!("http://{}", reach.egress.address()));
         // Without this rule loopback addresses go round the proxy.
         create.proxy_bypass_list = Some("<-loopback>".into());
         let id = running.link.call(create, deadline, "a browser context").await?.browser_context_id;
@@ -89,7 +100,7 @@ impl Context {
             of,
             id,
             task,
-            egress,
+            reach,
             tabs: Vec::new(),
             active: 0,
             mouse: PagePoint { x: 0.0, y: 0.0 },
@@ -199,7 +210,7 @@ impl Context {
         match status.as_u64() {
             Some(200..=299) => Ok(()),
             _ => {
-                let blocked = self.egress.blocked();
+                let blocked = self.reach.egress.blocked();
                 Err(StageError::Failed(format!(
                     "the start page did not load: HTTP status {status}; {blocked}"
                 )))
@@ -209,7 +220,7 @@ impl Context {
 
     /// The policy may only ask for what the task allows; what it asks for else is not done.
     async fn goto(&self, url: &str) -> Result<Outcome, StageError> {
-        match self.egress.allow().judge(url) {
+        match self.reach.allow.judge(url) {
             Ok(Place { .. }) => self.navigate(url).await,
             Err(off) => Ok(Outcome::told(OutcomeName::OffList, off_list(off.reason, &off.host))),
         }
@@ -238,7 +249,7 @@ impl Context {
 
     async fn open_tab(&mut self, url: &str) -> Result<Outcome, StageError> {
         let is_empty = url == EMPTY_PAGE;
-        if let (false, Err(off)) = (is_empty, self.egress.allow().judge(url)) {
+        if let (false, Err(off)) = (is_empty, self.reach.allow.judge(url)) {
             return Ok(Outcome::told(OutcomeName::OffList, off_list(off.reason, &off.host)));
         }
         let most = self.config.tabs_max;
@@ -580,12 +591,16 @@ impl Stage for Context {
         })
     }
 
+    fn unrecorded(&mut self) -> Vec<String> {
+        self.reach.network.as_ref().map_or_else(Vec::new, Network::unrecorded)
+    }
+
     fn cause_of_death(&self) -> Option<String> {
         self.running.overrun().map(|overrun| overrun.to_string())
     }
 
     async fn close(self: Box<Self>) {
-        let Context { running, id, egress, tabs, config, .. } = *self;
+        let Context { running, id, reach: Reach { egress, network, .. }, tabs, config, .. } = *self;
         running.forget(&id);
         drop(tabs);
         let dispose = DisposeBrowserContextParams::new(id);
@@ -594,6 +609,9 @@ impl Stage for Context {
             running.link.call(dispose, config.deadlines.navigation, "throwing a context away").await
         {
             running.kill("it could not throw a context away");
+        }
+        if let Some(network) = network {
+            network.close().await;
         }
         egress.close().await;
     }

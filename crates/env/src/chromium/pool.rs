@@ -16,11 +16,13 @@ use futures::StreamExt;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use super::context::{CHANGES_MAX, Change, Context};
+use super::context::{CHANGES_MAX, Change, Context, Reach};
 use super::limits::Overrun;
 use super::link::Link;
+use super::network::Network;
 use super::process::{BrowserError, Process, sandboxed, sweep};
 use super::selftest;
+use crate::archive::Archives;
 use crate::config::BrowserConfig;
 use crate::egress::{Egress, EgressLimits};
 use crate::hosts::AllowList;
@@ -36,11 +38,15 @@ const SESSION_BYTES: u64 = 128 << 20;
 /// A process that starts again and again is given up for this attempt.
 const STARTS_MAX: u32 = 3;
 
+/// No host of this name can be, by RFC 2606.
+const NOWHERE: &str = "http://nowhere.invalid/";
+
 /// A pool of headless Chromium processes.
 pub struct Chromium {
     config: Arc<BrowserConfig>,
     sites: Arc<Sites>,
     egress: EgressLimits,
+    archives: Option<Archives>,
     health: Health,
     processes: tokio::sync::Mutex<Vec<Arc<Running>>>,
     opening: Semaphore,
@@ -98,10 +104,21 @@ impl Chromium {
             config,
             sites,
             egress,
+            archives: None,
             health,
             processes: tokio::sync::Mutex::default(),
             opening: Semaphore::new(OPENING_MAX),
         })
+    }
+
+    /// Records the network of its trajectories, or acts them from what was recorded. Each then has a browser process to itself.
+    pub fn with_archives(self, archives: Archives) -> Self {
+        Self { archives: Some(archives), ..self }
+    }
+
+    /// Contexts in one process.
+    fn contexts_max(&self) -> usize {
+        if self.archives.is_some() { 1 } else { self.config.contexts_per_browser as usize }
     }
 
     /// Version, sandbox and self-test.
@@ -115,7 +132,7 @@ impl Chromium {
         processes.retain(|running| !running.link.dead.is_cancelled());
         let room = |running: &&Arc<Running>| {
             running.screen == screen
-                && running.contexts.load(Ordering::SeqCst) < self.config.contexts_per_browser as usize
+                && running.contexts.load(Ordering::SeqCst) < self.contexts_max()
                 && running.has_memory_left(&self.config)
         };
         if let Some(running) =
@@ -172,11 +189,25 @@ impl Stages for Chromium {
         let _turn = self.opening.acquire().await.map_err(|closed| failed(&closed))?;
         let running = self.place(task.viewport).await.map_err(|error| failed(&error))?;
         let seat = Seat(running);
-        let egress = Egress::open(self.sites.clone(), allow, Some(assignment.ancestry.clone()), self.egress)
+        let reach = match self.archives {
+            // What an archive does not answer reaches nobody: the list of nowhere.
+            Some(Archives::Replay { .. }) => AllowList::new(NOWHERE, &[]).map_err(|bad| failed(&bad))?,
+            _ => allow.clone(),
+        };
+        let network = match &self.archives {
+            None => None,
+            Some(archives) => {
+                let (running, deadline) = (seat.0.clone(), self.config.deadlines.navigation);
+                Some(Network::begin(archives, running, &assignment.ancestry, &task, deadline).await?)
+            }
+        };
+        let egress = Egress::open(self.sites.clone(), reach, Some(assignment.ancestry.clone()), self.egress)
             .await
             .map_err(|error| failed(&error))?;
         let of = assignment.ancestry.clone();
-        Ok(Box::new(Context::open(seat, self.config.clone(), of, task, egress).await?))
+        Ok(Box::new(
+            Context::open(seat, self.config.clone(), of, task, Reach { allow, egress, network }).await?,
+        ))
     }
 
     async fn close(&self) {

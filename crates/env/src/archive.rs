@@ -1,0 +1,798 @@
+//! The network of a trajectory, kept so that it can be acted again without the network.
+//!
+//! ```text
+//! archive/<trajectory>.jsonl        a line about the trajectory, then one line a response, in the order they came
+//! archive/blobs/<2 digits>/<sha256>   bodies, each once, whoever got them
+//! ```
+//!
+//! Matching, for a request of the same method: first one with the same address and body; then one that is the same but for *volatile*
+//! parameters of the address (see [`VOLATILE`]) and their order; then, where it has a body, one with any body. Of several that fit, the
+//! ones not served yet come first, in the order they were recorded; when all were served, the last again.
+//!
+//! What an index holds of secrets is that they were there: values of headers and address parameters named like one are replaced. Bodies
+//! are kept as they came. An archive is a help and no promise: nothing waits for the disk, and a kill may lose one that was not finished.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use furrow_rollout::{Id, Trajectory};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// Responses of one trajectory; a page that asks more often is recorded as far as this.
+pub const EXCHANGES_MAX: usize = 20_000;
+
+/// Longest line of an index: 64 KiB of headers and as much of an address are more than browsers take.
+const LINE_BYTES_MAX: u64 = 256 << 10;
+
+/// Bounds on what is kept of one trajectory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ArchiveLimits {
+    /// A larger body is not kept.
+    pub response_bytes_max: u64,
+    /// All bodies of a trajectory together; what comes beyond is not kept.
+    pub trajectory_bytes_max: u64,
+}
+
+/// What is done with archives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Archives {
+    /// Every trajectory's network is recorded.
+    Record {
+        /// Such as `<run>/archive`.
+        folder: PathBuf,
+        /// How much of it.
+        limits: ArchiveLimits,
+    },
+    /// Trajectories are acted from it, and nothing else answers.
+    Replay {
+        /// Such as `<run>/archive`.
+        folder: PathBuf,
+    },
+}
+
+/// Why an archive cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum ArchiveError {
+    /// The disk.
+    #[error("archive {path:?}: {what}")]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A line is none of an index.
+    #[error("archive {path:?}, line {line}: {what}")]
+    Line {
+        /// Which index.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+/// The first line of an index.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Heading {
+    /// Version of the format.
+    furrow_archive: u32,
+    trajectory_id: String,
+    task_id: String,
+    start_url: String,
+    browser: String,
+}
+
+const VERSION: u32 = 1;
+
+/// What an index says of the trajectory.
+#[derive(Debug, Clone, Copy)]
+pub struct About<'a> {
+    /// The trajectory.
+    pub trajectory: &'a Id<Trajectory>,
+    /// Its task.
+    pub task_id: &'a str,
+    /// The task's start page.
+    pub start_url: &'a str,
+    /// Product and version.
+    pub browser: &'a str,
+}
+
+/// A request, as far as it is compared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asked {
+    /// Such as `GET`.
+    pub method: String,
+    /// Absolute address; a fragment is never sent and is cut off.
+    pub url: String,
+    /// Of the body; `None` where there is none.
+    pub body_sha256: Option<[u8; 32]>,
+}
+
+/// One request and what came of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Exchange {
+    /// Such as `GET`.
+    pub method: String,
+    /// Without its fragment, secrets replaced.
+    pub url: String,
+    /// SHA-256 of the request's body, hexadecimal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_sha256: Option<String>,
+    /// What it was for, in the browser's word: `Document`, `Script`, `Image`, ….
+    pub resource: String,
+    /// HTTP status; 0 where no response came.
+    pub status: u16,
+    /// Headers of the response, secrets replaced, those left out that speak of an encoding or a length the kept body no longer has.
+    pub headers: Vec<(String, String)>,
+    /// SHA-256 of the body, hexadecimal: its name below `blobs/`. Absent where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body_sha256: Option<String>,
+    /// Its length.
+    #[serde(default)]
+    pub body_bytes: u64,
+    /// Why a body is not kept (`too_large`, `trajectory_full`, `stream`, `unfinished`), or the browser's word for why no response came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing: Option<String>,
+}
+
+/// What an archive answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// As the site did.
+    Response {
+        /// HTTP status.
+        status: u16,
+        /// Headers.
+        headers: Vec<(String, String)>,
+        /// Body.
+        body: Bytes,
+    },
+    /// No response came then either; the browser's word for why.
+    Failure(String),
+}
+
+// Recording.
+
+/// Writes the archive of one trajectory. What is left of one that is dropped unfinished is its index under a temporary name.
+#[derive(Debug)]
+pub struct Recorder {
+    folder: PathBuf,
+    name: String,
+    index: BufWriter<File>,
+    limits: ArchiveLimits,
+    exchanges: usize,
+    bytes: u64,
+}
+
+impl Recorder {
+    /// Makes the folder and begins an index.
+    pub fn create(folder: &Path, about: About<'_>, limits: ArchiveLimits) -> Result<Self, ArchiveError> {
+        let blobs = folder.join("blobs");
+        fs::create_dir_all(&blobs).map_err(|source| failed(&blobs, "cannot be made", source))?;
+        let name = about.trajectory.to_string();
+        let path = unfinished(folder, &name);
+        let file = File::create(&path).map_err(|source| failed(&path, "cannot be made", source))?;
+        let mut recorder = Self {
+            folder: folder.to_owned(),
+            name,
+            index: BufWriter::new(file),
+            limits,
+            exchanges: 0,
+            bytes: 0,
+        };
+        recorder.line(&Heading {
+            furrow_archive: VERSION,
+            trajectory_id: about.trajectory.to_string(),
+            task_id: about.task_id.to_owned(),
+            start_url: redacted_url(about.start_url),
+            browser: about.browser.to_owned(),
+        })?;
+        Ok(recorder)
+    }
+
+    /// Whether a body of so many bytes would be kept: `Err` names why not.
+    pub fn takes(&self, bytes: u64) -> Result<(), &'static str> {
+        if bytes > self.limits.response_bytes_max {
+            return Err("too_large");
+        }
+        if self.bytes.saturating_add(bytes) > self.limits.trajectory_bytes_max {
+            return Err("trajectory_full");
+        }
+        Ok(())
+    }
+
+    /// Adds one exchange; secrets are replaced here and nowhere else. Blocks on the disk.
+    pub fn add(&mut self, mut exchange: Exchange, body: Option<&[u8]>) -> Result<(), ArchiveError> {
+        if self.exchanges >= EXCHANGES_MAX {
+            return Ok(());
+        }
+        self.exchanges += 1;
+        exchange.url = redacted_url(without_fragment(&exchange.url));
+        exchange.headers = exchange.headers.into_iter().filter_map(kept_header).collect();
+        if let Some(body) = body {
+            match self.takes(body.len() as u64) {
+                Ok(()) => {
+                    exchange.body_sha256 = Some(self.keep(body)?);
+                    exchange.body_bytes = body.len() as u64;
+                }
+                Err(why) => exchange.missing = Some(why.to_owned()),
+            }
+        }
+        self.line(&exchange)
+    }
+
+    /// Gives the index its name.
+    pub fn finish(mut self) -> Result<(), ArchiveError> {
+        let path = unfinished(&self.folder, &self.name);
+        self.index.flush().map_err(|source| failed(&path, "cannot be written", source))?;
+        let whole = index_path(&self.folder, &self.name);
+        fs::rename(&path, &whole).map_err(|source| failed(&whole, "cannot be named", source))
+    }
+
+    fn keep(&mut self, body: &[u8]) -> Result<String, ArchiveError> {
+        self.bytes += body.len() as u64;
+        let name = hex(&Sha256::digest(body));
+        let path = blob_path(&self.folder, &name);
+        if path.is_file() {
+            return Ok(name);
+        }
+        let folder = path.parent().unwrap_or(&self.folder);
+        fs::create_dir_all(folder).map_err(|source| failed(folder, "cannot be made", source))?;
+        // Two trajectories may keep the same body at once: each under a name of its own first.
+        let own = folder.join(format!("{name}.{}.part", self.name));
+        fs::write(&own, body).map_err(|source| failed(&own, "cannot be written", source))?;
+        fs::rename(&own, &path).map_err(|source| failed(&path, "cannot be named", source))?;
+        Ok(name)
+    }
+
+    fn line(&mut self, of: &impl Serialize) -> Result<(), ArchiveError> {
+        let path = unfinished(&self.folder, &self.name);
+        let mut text = serde_json::to_string(of)
+            .map_err(|error| failed(&path, "cannot be written", io::Error::other(error)))?;
+        text.push('\n');
+        self.index.write_all(text.as_bytes()).map_err(|source| failed(&path, "cannot be written", source))
+    }
+}
+
+// Acting from it.
+
+/// The archive of one trajectory, asked in the order its pages ask.
+#[derive(Debug)]
+pub struct Archive {
+    folder: PathBuf,
+    exchanges: Vec<Exchange>,
+    served: Vec<bool>,
+    /// For each way to match, the exchanges with one key, in their order.
+    keys: [HashMap<String, Vec<usize>>; WAYS],
+}
+
+/// Ways to match, the strictest first.
+const WAYS: usize = 3;
+
+impl Archive {
+    /// Reads an index, within bounds. Bodies stay on the disk.
+    pub fn open(folder: &Path, trajectory: &Id<Trajectory>) -> Result<Self, ArchiveError> {
+        let path = index_path(folder, trajectory.as_str());
+        let file = File::open(&path).map_err(|source| failed(&path, "cannot be opened", source))?;
+        let mut lines = Lines { reader: BufReader::new(file), path: &path, line: 0 };
+        match lines.next::<Heading>()? {
+            Some(Heading { furrow_archive: VERSION, .. }) => {}
+            Some(heading) => {
+                let version = heading.furrow_archive;
+                return Err(
+                    lines.wrong(format!("version {version} of the format; this program reads {VERSION}"))
+                );
+            }
+            None => return Err(lines.wrong("the file is empty")),
+        }
+        let mut archive = Self {
+            folder: folder.to_owned(),
+            exchanges: Vec::new(),
+            served: Vec::new(),
+            keys: Default::default(),
+        };
+        while let Some(exchange) = lines.next::<Exchange>()? {
+            if archive.exchanges.len() == EXCHANGES_MAX {
+                return Err(lines.wrong(format!("more than {EXCHANGES_MAX} responses")));
+            }
+            if exchange.body_sha256.as_deref().is_some_and(|name| !is_hash(name)) {
+                return Err(lines.wrong("body_sha256 is no SHA-256"));
+            }
+            archive.add(exchange);
+        }
+        Ok(archive)
+    }
+
+    /// Whether the folder holds an archive of this trajectory.
+    pub fn is_there(folder: &Path, trajectory: &Id<Trajectory>) -> bool {
+        index_path(folder, trajectory.as_str()).is_file()
+    }
+
+    /// What was recorded for a request; `None` where nothing fits, or its body was not kept. Blocks on the disk.
+    pub fn answer(&mut self, asked: &Asked) -> Result<Option<Answer>, ArchiveError> {
+        let body = asked.body_sha256.map(|hash| hex(&hash));
+        let url = redacted_url(without_fragment(&asked.url));
+        let keys = keys(&asked.method, &url, body.as_deref());
+        let found = keys.into_iter().zip(&self.keys).find_map(|(key, table)| table.get(&key?));
+        let Some(fitting) = found else { return Ok(None) };
+        let Some(&place) = fitting.iter().find(|place| !self.served[**place]).or(fitting.last()) else {
+            return Ok(None);
+        };
+        self.served[place] = true;
+        self.answer_of(&self.exchanges[place])
+    }
+
+    fn add(&mut self, exchange: Exchange) {
+        let place = self.exchanges.len();
+        let keys = keys(&exchange.method, &exchange.url, exchange.request_sha256.as_deref());
+        for (key, table) in keys.into_iter().zip(&mut self.keys) {
+            if let Some(key) = key {
+                table.entry(key).or_default().push(place);
+            }
+        }
+        self.exchanges.push(exchange);
+        self.served.push(false);
+    }
+
+    fn answer_of(&self, exchange: &Exchange) -> Result<Option<Answer>, ArchiveError> {
+        if exchange.status == 0 {
+            return Ok(Some(Answer::Failure(exchange.missing.clone().unwrap_or_default())));
+        }
+        let body = match &exchange.body_sha256 {
+            Some(name) => read_blob(&self.folder, name, exchange.body_bytes)?,
+            None if exchange.missing.is_some() => return Ok(None),
+            None => Bytes::new(),
+        };
+        let headers = exchange.headers.clone();
+        Ok(Some(Answer::Response { status: exchange.status, headers, body }))
+    }
+}
+
+/// An index, line by line, none of them longer than it may be.
+struct Lines<'a> {
+    reader: BufReader<File>,
+    path: &'a Path,
+    line: usize,
+}
+
+impl Lines<'_> {
+    fn next<T: for<'de> Deserialize<'de>>(&mut self) -> Result<Option<T>, ArchiveError> {
+        self.line += 1;
+        let mut text = String::new();
+        let mut capped = (&mut self.reader).take(LINE_BYTES_MAX);
+        let read = capped.read_line(&mut text);
+        let length = read.map_err(|source| failed(self.path, "cannot be read", source))?;
+        if length == 0 {
+            return Ok(None);
+        }
+        if !text.ends_with('\n') {
+            return Err(self.wrong("the line is cut off or too long"));
+        }
+        serde_json::from_str(&text).map(Some).map_err(|error| self.wrong(error.to_string()))
+    }
+
+    fn wrong(&self, what: impl Into<String>) -> ArchiveError {
+        ArchiveError::Line { path: self.path.to_owned(), line: self.line, what: what.into() }
+    }
+}
+
+fn read_blob(folder: &Path, name: &str, bytes: u64) -> Result<Bytes, ArchiveError> {
+    let path = blob_path(folder, name);
+    let read = || {
+        let file = File::open(&path)?;
+        let mut body = Vec::new();
+        file.take(bytes.saturating_add(1)).read_to_end(&mut body)?;
+        Ok(body)
+    };
+    let body: Vec<u8> = read().map_err(|source| failed(&path, "cannot be read", source))?;
+    if hex(&Sha256::digest(&body)) != name {
+        let other = io::Error::new(io::ErrorKind::InvalidData, "its content is not what its name says");
+        return Err(failed(&path, "is damaged", other));
+    }
+    Ok(body.into())
+}
+
+// What is compared.
+
+/// Parameters of an address that change from one visit to the next without meaning anything else: cache busters, clocks, draws, visit and
+/// campaign ids. A parameter is also volatile when its value is a clock's: 10 or 13 digits that begin with 1 or 2.
+pub const VOLATILE: &[&str] = &[
+    "_",
+    "cb",
+    "cachebust",
+    "cachebuster",
+    "nocache",
+    "t",
+    "ts",
+    "time",
+    "timestamp",
+    "rand",
+    "random",
+    "rnd",
+    "nonce",
+    "requestid",
+    "request_id",
+    "req_id",
+    "traceid",
+    "trace_id",
+    "correlationid",
+    "visitid",
+    "sid",
+    "sessionid",
+    "session_id",
+    "csrf",
+    "_csrf",
+    "csrf_token",
+    "gclid",
+    "fbclid",
+    "msclkid",
+    "utm_source",
+    "utm_medium",
+    "utm_campaign",
+    "utm_term",
+    "utm_content",
+];
+
+/// The key of each way to match, where the way is open to such a request.
+fn keys(method: &str, url: &str, body_sha256: Option<&str>) -> [Option<String>; WAYS] {
+    let steady = steady_url(url);
+    let body = body_sha256.unwrap_or_default();
+    [
+        Some(format!("{method} {url} {body}")),
+        Some(format!("{method} {steady} {body}")),
+        body_sha256.map(|_| format!("{method} {steady}")),
+    ]
+}
+
+/// Without its volatile parameters, the others in order.
+fn steady_url(url: &str) -> String {
+    let Some((path, query)) = url.split_once('?') else { return url.to_owned() };
+    let mut steady: Vec<&str> = query.split('&').filter(|parameter| !is_volatile(parameter)).collect();
+    steady.sort_unstable();
+    if steady.is_empty() { path.to_owned() } else { format!("{path}?{}", steady.join("&")) }
+}
+
+fn is_volatile(parameter: &str) -> bool {
+    let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+    let is_clock = matches!(value.len(), 10 | 13)
+        && value.starts_with(['1', '2'])
+        && value.bytes().all(|byte| byte.is_ascii_digit());
+    is_clock || parameter.is_empty() || VOLATILE.contains(&&*name.to_ascii_lowercase())
+}
+
+fn without_fragment(url: &str) -> &str {
+    url.split_once('#').map_or(url, |(url, _)| url)
+}
+
+// Secrets.
+
+/// What stands in the place of a secret.
+const REDACTED: &str = "redacted";
+
+/// Headers whose values are secrets, beside those whose names end in one of [`SECRET_ENDS`].
+const SECRET_HEADERS: &[&str] = &[
+    "authorization",
+    "proxy-authorization",
+    "cookie",
+    "www-authenticate",
+    "proxy-authenticate",
+    "authentication-info",
+];
+
+/// Ends of names of secrets: `access_token`, `X-Api-Key`, `clientSecret`; not of `tokenizer` or `author`.
+const SECRET_ENDS: &[&str] = &[
+    "token",
+    "secret",
+    "password",
+    "passwd",
+    "api-key",
+    "api_key",
+    "apikey",
+    "session",
+    "sessionid",
+    "session_id",
+    "session-id",
+    "signature",
+    "credential",
+    "credentials",
+];
+
+/// Headers that speak of bytes on the wire: the kept body is decoded and whole.
+const WIRE_HEADERS: &[&str] = &[
+    "content-encoding",
+    "content-length",
+    "transfer-encoding",
+    "connection",
+    "keep-alive",
+    "alt-svc",
+    "trailer",
+    "upgrade",
+];
+
+/// A header as it is kept; of a cookie its name and attributes stay, which pages may depend on.
+fn kept_header((name, value): (String, String)) -> Option<(String, String)> {
+    let lower = name.to_ascii_lowercase();
+    if WIRE_HEADERS.contains(&&*lower) {
+        return None;
+    }
+    let value = match &*lower {
+        "set-cookie" => {
+            let lines = value.split('\n').map(|cookie| {
+                let (pair, attributes) =
+                    cookie.split_once(';').map_or((cookie, None), |(pair, rest)| (pair, Some(rest)));
+                let name = pair.split_once('=').map_or(pair, |(name, _)| name);
+                attributes.map_or(format!("{name}={REDACTED}"), |rest| format!("{name}={REDACTED};{rest}"))
+            });
+            lines.collect::<Vec<_>>().join("\n")
+        }
+        "location" | "content-location" | "refresh" => redacted_url(&value),
+        _ if SECRET_HEADERS.contains(&&*lower) || names_a_secret(&lower) => REDACTED.to_owned(),
+        _ => value,
+    };
+    Some((name, value))
+}
+
+fn names_a_secret(name: &str) -> bool {
+    name == "auth" || SECRET_ENDS.iter().any(|end| name.ends_with(end))
+}
+
+/// The values of parameters named like a secret are replaced, and what stands before an `@` in the authority is cut out.
+fn redacted_url(url: &str) -> String {
+    let url = without_user(url);
+    let Some((path, query)) = url.split_once('?') else { return url };
+    let (query, fragment) =
+        query.split_once('#').map_or((query, None), |(query, fragment)| (query, Some(fragment)));
+    let redacted = query.split('&').map(|parameter| match parameter.split_once('=') {
+        Some((name, _)) if names_a_secret(&name.to_ascii_lowercase()) => format!("{name}={REDACTED}"),
+        _ => parameter.to_owned(),
+    });
+    let redacted = redacted.collect::<Vec<_>>().join("&");
+    match fragment {
+        Some(fragment) => format!("{path}?{redacted}#{fragment}"),
+        None => format!("{path}?{redacted}"),
+    }
+}
+
+fn without_user(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    match rest[..end].rfind('@') {
+        Some(at) => format!("{scheme}://{}", &rest[at + 1..]),
+        None => url.to_owned(),
+    }
+}
+
+// Places.
+
+fn index_path(folder: &Path, trajectory: &str) -> PathBuf {
+    folder.join(format!("{trajectory}.jsonl"))
+}
+
+fn unfinished(folder: &Path, trajectory: &str) -> PathBuf {
+    folder.join(format!("{trajectory}.jsonl.part"))
+}
+
+/// The name is a hash that was checked or made here.
+fn blob_path(folder: &Path, sha256: &str) -> PathBuf {
+    folder.join("blobs").join(&sha256[..2]).join(sha256)
+}
+
+fn is_hash(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        // Writing to a String cannot fail.
+        write!(text, "{byte:02x}").ok();
+        text
+    })
+}
+
+fn failed(path: &Path, what: &'static str, source: io::Error) -> ArchiveError {
+    ArchiveError::Io { path: path.to_owned(), what, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: ArchiveLimits = ArchiveLimits { response_bytes_max: 10, trajectory_bytes_max: 25 };
+
+    fn exchange(method: &str, url: &str, request: Option<&str>) -> Exchange {
+        Exchange {
+            method: method.into(),
+            url: url.into(),
+            request_sha256: request.map(|body| hex(&Sha256::digest(body))),
+            resource: "Fetch".into(),
+            status: 200,
+            headers: vec![("Content-Type".into(), "text/plain".into())],
+            body_sha256: None,
+            body_bytes: 0,
+            missing: None,
+        }
+    }
+
+    fn asked(method: &str, url: &str, body: Option<&str>) -> Asked {
+        let body_sha256 = body.map(|body| Sha256::digest(body).into());
+        Asked { method: method.into(), url: url.into(), body_sha256 }
+    }
+
+    fn about(trajectory: &Id<Trajectory>) -> About<'_> {
+        About { trajectory, task_id: "t", start_url: "http://a.test/?token=1", browser: "b 1" }
+    }
+
+    /// Records these requests, each answered by its place in the list, and asks again.
+    #[track_caller]
+    fn check(recorded: &[(&str, &str, Option<&str>)], asks: &[(&str, &str, Option<&str>, Option<&str>)]) {
+        let folder = tempfile::tempdir().unwrap();
+        let id = Id::new("r-g000000-s0-a0").unwrap();
+        let limits = ArchiveLimits { trajectory_bytes_max: 1000, ..LIMITS };
+        let mut recorder = Recorder::create(folder.path(), about(&id), limits).unwrap();
+        for (place, (method, url, body)) in recorded.iter().enumerate() {
+            recorder.add(exchange(method, url, *body), Some(place.to_string().as_bytes())).unwrap();
+        }
+        recorder.finish().unwrap();
+        let mut archive = Archive::open(folder.path(), &id).unwrap();
+        for (method, url, body, want) in asks {
+            let got = archive.answer(&asked(method, url, *body)).unwrap();
+            let got = got.map(|answer| match answer {
+                Answer::Response { body, .. } => String::from_utf8(body.to_vec()).unwrap(),
+                Answer::Failure(why) => why,
+            });
+            assert_eq!(got.as_deref(), *want, "{method} {url} {body:?}");
+        }
+    }
+
+    #[test]
+    fn the_same_address_is_served_in_order_and_the_last_again() {
+        let poll = ("GET", "http://a.test/poll", None);
+        let asks = [Some("0"), Some("1"), Some("2"), Some("2")]
+            .map(|want| ("GET", "http://a.test/poll#x", None, want));
+        check(&[poll, poll, poll], &asks);
+    }
+
+    #[test]
+    fn an_exact_match_comes_before_one_without_volatile_parameters() {
+        let recorded = [
+            ("GET", "http://a.test/?q=x&_=1", None),
+            ("GET", "http://a.test/?q=x&_=2", None),
+            ("GET", "http://a.test/?q=y", None),
+            ("POST", "http://a.test/log?t=5", Some("one")),
+            ("POST", "http://a.test/log?t=5", Some("two")),
+        ];
+        check(
+            &recorded,
+            &[
+                ("GET", "http://a.test/?q=x&_=2", None, Some("1")),
+                // Of those that fit, the one not served yet.
+                ("GET", "http://a.test/?_=3&q=x", None, Some("0")),
+                ("GET", "http://a.test/?q=x&when=1700000000000", None, Some("1")),
+                ("GET", "http://a.test/?q=z", None, None),
+                ("GET", "http://a.test/", None, None),
+                ("HEAD", "http://a.test/?q=y", None, None),
+                ("POST", "http://a.test/log?t=9", Some("two"), Some("4")),
+                ("POST", "http://a.test/log", Some("three"), Some("3")),
+                ("POST", "http://a.test/log", None, None),
+                ("GET", "http://b.test/?q=y", None, None),
+            ],
+        );
+    }
+
+    #[test]
+    fn an_index_holds_no_secret() {
+        let folder = tempfile::tempdir().unwrap();
+        let id = Id::new("r-g000000-s0-a0").unwrap();
+        let mut recorder = Recorder::create(folder.path(), about(&id), LIMITS).unwrap();
+        let url = "https://me:hunter2@a.test/x?access_token=hunter2&q=kept&API_KEY=hunter2#hunter2";
+        let mut with_secrets = exchange("GET", url, None);
+        for (name, value) in [
+            ("Set-Cookie", "sid=hunter2; Path=/; HttpOnly\nother=hunter2"),
+            ("Authorization", "Bearer hunter2"),
+            ("X-Csrf-Token", "hunter2"),
+            ("Location", "/next?session=hunter2&page=2"),
+            ("Content-Encoding", "gzip"),
+            ("Content-Length", "7"),
+        ] {
+            with_secrets.headers.push((name.into(), value.into()));
+        }
+        recorder.add(with_secrets, Some(b"body")).unwrap();
+        recorder.finish().unwrap();
+        let text = fs::read_to_string(index_path(folder.path(), id.as_str())).unwrap();
+        assert!(!text.contains("hunter2"), "{text}");
+        for kept in ["sid=redacted; Path=/; HttpOnly", "q=kept", "page=2", "other=redacted", "X-Csrf-Token"] {
+            assert!(text.contains(kept), "{kept}: {text}");
+        }
+        assert!(!text.to_lowercase().contains("content-encoding"), "{text}");
+        assert_eq!(
+            redacted_url("http://a.test/?author=x&tokenizer=y"),
+            "http://a.test/?author=x&tokenizer=y"
+        );
+        // A secret is not what tells requests apart.
+        let mut archive = Archive::open(folder.path(), &id).unwrap();
+        let again = asked("GET", "https://a.test/x?access_token=other&q=kept&API_KEY=other", None);
+        assert!(archive.answer(&again).unwrap().is_some());
+    }
+
+    #[test]
+    fn bodies_are_kept_once_and_within_bounds() {
+        let folder = tempfile::tempdir().unwrap();
+        let id = Id::new("r-g000000-s0-a0").unwrap();
+        let mut recorder = Recorder::create(folder.path(), about(&id), LIMITS).unwrap();
+        for (url, body) in
+            [("a", "0123456789"), ("b", "0123456789"), ("c", "01234567890"), ("d", "012345"), ("e", "01234")]
+        {
+            recorder
+                .add(exchange("GET", &format!("http://a.test/{url}"), None), Some(body.as_bytes()))
+                .unwrap();
+        }
+        recorder
+            .add(
+                Exchange {
+                    status: 0,
+                    missing: Some("TimedOut".into()),
+                    ..exchange("GET", "http://a.test/f", None)
+                },
+                None,
+            )
+            .unwrap();
+        recorder.finish().unwrap();
+        let mut archive = Archive::open(folder.path(), &id).unwrap();
+        let missing: Vec<_> = archive.exchanges.iter().map(|exchange| exchange.missing.as_deref()).collect();
+        assert_eq!(missing, [None, None, Some("too_large"), Some("trajectory_full"), None, Some("TimedOut")]);
+        let mut answer =
+            |path: &str| archive.answer(&asked("GET", &format!("http://a.test/{path}"), None)).unwrap();
+        assert!(answer("b").is_some());
+        assert_eq!(answer("c"), None, "what was not kept is not made up");
+        assert_eq!(answer("f"), Some(Answer::Failure("TimedOut".into())));
+        let blobs = || walk(&folder.path().join("blobs"));
+        assert_eq!(blobs().len(), 2, "{:?}", blobs());
+        fs::write(&blobs()[0], "other").unwrap();
+        fs::write(&blobs()[1], "other").unwrap();
+        let damaged = archive.answer(&asked("GET", "http://a.test/a", None)).unwrap_err();
+        assert!(damaged.to_string().contains("is damaged"), "{damaged}");
+    }
+
+    fn walk(folder: &Path) -> Vec<PathBuf> {
+        let inside =
+            fs::read_dir(folder).unwrap().flat_map(|entry| fs::read_dir(entry.unwrap().path()).unwrap());
+        inside.map(|entry| entry.unwrap().path()).collect()
+    }
+
+    #[test]
+    fn a_strangers_index_is_refused_by_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let id = Id::new("r-g000000-s0-a0").unwrap();
+        let heading =
+            r#"{"furrow_archive":1,"trajectory_id":"r","task_id":"t","start_url":"u","browser":"b"}"#;
+        let line = |hash: &str| {
+            format!(
+                r#"{{"method":"GET","url":"u","resource":"Document","status":200,"headers":[],"body_sha256":"{hash}"}}"#
+            )
+        };
+        for (text, want) in [
+            (String::new(), "line 1: the file is empty"),
+            (format!("{}\n", heading.replace(":1,", ":2,")), "line 1: version 2"),
+            (heading.to_owned(), "line 1: the line is cut off"),
+            (format!("{heading}\n{{}}\n"), "line 2: missing field"),
+            (format!("{heading}\n{}\n", line("../../etc/passwd")), "line 2: body_sha256"),
+            (format!("{heading}\n{}\n", line(&"A".repeat(64))), "line 2: body_sha256"),
+            (format!("{heading}\n{}\n", " ".repeat(300 << 10)), "line 2: the line is cut off or too long"),
+        ] {
+            fs::write(index_path(folder.path(), id.as_str()), text).unwrap();
+            let error = Archive::open(folder.path(), &id).unwrap_err().to_string();
+            assert!(error.contains(want), "{error} does not say {want:?}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Some trajectories of a data set, whole, without reading the pictures of all the others.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use furrow_rollout::{Id, Status, StepRecord, Trajectory, TrajectoryRecord};
+
+use crate::cell::{Cell, columns};
+use crate::file::{TableFile, Trust};
+use crate::read::DataSet;
+use crate::rows::RecordedStep;
+use crate::schema::{StepRow, TrajectoryRow};
+use crate::{RecordsError, Table, WrittenFile};
+
+/// A trajectory and its steps in order, those of a failed one included.
+pub type Found = (TrajectoryRecord, Vec<StepRecord>);
+
+columns! {
+    /// What says whether a file is worth reading whole.
+    NameRow { trajectory_id: String }
+}
+
+impl DataSet {
+    /// Ids of every trajectory, in the order they were written.
+    pub fn trajectory_ids(&self) -> Result<Vec<String>, RecordsError> {
+        let mut ids = Vec::new();
+        for file in self.snapshot().files(Table::Trajectories) {
+            ids.extend(self.names(file)?);
+        }
+        Ok(ids)
+    }
+
+    /// These trajectories with their steps, in the order asked for. What the data set does not hold is left out.
+    pub fn find(&self, ids: &[Id<Trajectory>]) -> Result<Vec<Found>, RecordsError> {
+        let wanted: BTreeSet<&str> = ids.iter().map(Id::as_str).collect();
+        let mut records = BTreeMap::new();
+        for record in self.nouns_with(Table::Trajectories, &wanted, TrajectoryRow::noun)? {
+            records.insert(record.ancestry.trajectory_id.to_string(), record);
+        }
+        let mut steps: BTreeMap<String, Vec<StepRecord>> = BTreeMap::new();
+        for table in [Table::Steps, Table::FailedSteps] {
+            let is_here =
+                |record: &&TrajectoryRecord| (record.status == Status::Scored) == (table == Table::Steps);
+            let wanted: BTreeSet<&str> = records
+                .values()
+                .filter(is_here)
+                .map(|record| record.ancestry.trajectory_id.as_str())
+                .collect();
+            for RecordedStep { ancestry, record, .. } in self.nouns_with(table, &wanted, StepRow::noun)? {
+                steps.entry(ancestry.trajectory_id.to_string()).or_default().push(record);
+            }
+        }
+        let mut whole = |id: &Id<Trajectory>| {
+            let record = records.remove(id.as_str())?;
+            let mut steps = steps.remove(id.as_str()).unwrap_or_default();
+            steps.sort_by_key(|step| step.step);
+            Some((record, steps))
+        };
+        Ok(ids.iter().filter_map(&mut whole).collect())
+    }
+
+    fn names(&self, file: &WrittenFile) -> Result<Vec<String>, RecordsError> {
+        let mut names = Vec::new();
+        for batch in self.file(file, Trust::Length).and_then(TableFile::rows::<NameRow>)? {
+            names.extend(batch?.into_iter().map(|row| row.trajectory_id));
+        }
+        Ok(names)
+    }
+
+    /// The wanted rows of a table; a file without any is not read beyond its column of names.
+    fn nouns_with<R: Cell + Named, N>(
+        &self,
+        table: Table,
+        wanted: &BTreeSet<&str>,
+        noun: fn(R) -> Result<N, String>,
+    ) -> Result<Vec<N>, RecordsError> {
+        let mut found = Vec::new();
+        for file in self.snapshot().files(table) {
+            if !self.names(file)?.iter().any(|name| wanted.contains(&**name)) {
+                continue;
+            }
+            for batch in self.file(file, Trust::Hash).and_then(TableFile::rows::<R>)? {
+                for row in batch?.into_iter().filter(|row| wanted.contains(row.name())) {
+                    let damaged = |what| RecordsError::damaged(&self.data_dir().join(&file.path), what);
+                    found.push(noun(row).map_err(damaged)?);
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// A row that belongs to a trajectory.
+trait Named {
+    fn name(&self) -> &str;
+}
+
+impl Named for TrajectoryRow {
+    fn name(&self) -> &str {
+        &self.trajectory_id
+    }
+}
+
+impl Named for StepRow {
+    fn name(&self) -> &str {
+        &self.trajectory_id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cell::fits;
+
+    #[test]
+    fn the_name_is_a_column_of_every_table_looked_in() {
+        assert!(fits(&NameRow::data_type(), &TrajectoryRow::data_type()));
+        assert!(fits(&NameRow::data_type(), &StepRow::data_type()));
+    }
+}

@@ -1,0 +1,143 @@
+//! docs/SITES.md as a new user would try it: its files are taken from the page, its commands run; then its trajectories are acted again.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::farm::{browser_setting, furrow};
+
+/// Writes every file that the page shows: a line that is a path between backquotes, and the fenced block after it.
+fn follow(page: &str, folder: &Path) -> Vec<String> {
+    let mut files = Vec::new();
+    let mut lines = page.lines();
+    let mut named = None;
+    while let Some(line) = lines.next() {
+        let path = line.strip_prefix('`').and_then(|rest| rest.strip_suffix('`'));
+        if line.starts_with("```") {
+            let block: Vec<&str> = lines.by_ref().take_while(|line| !line.starts_with("```")).collect();
+            let path: String = named.take().unwrap_or_else(|| panic!("a block without a name: {block:?}"));
+            let place = folder.join(&path);
+            fs::create_dir_all(place.parent().unwrap()).unwrap();
+            fs::write(place, block.join("\n") + "\n").unwrap();
+            files.push(path);
+        } else if let Some(path) = path.filter(|path| path.contains('.') && !path.contains(' ')) {
+            named = Some(path.to_owned());
+        }
+    }
+    files
+}
+
+/// Runs a command of the page in the folder; status, standard output, error output.
+fn tried(folder: &Path, command: &[&str]) -> (Option<i32>, String, String) {
+    let settings = browser_setting();
+    let takes_settings = command[0] != "report";
+    let set = settings.iter().filter(|_| takes_settings).flat_map(|setting| ["--set", setting]);
+    let arguments: Vec<&str> = command.iter().copied().chain(set).collect();
+    let output = furrow(&arguments, folder);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[track_caller]
+fn good(folder: &Path, command: &[&str]) -> String {
+    let (status, out, said) = tried(folder, command);
+    assert_eq!(status, Some(0), "{command:?}\n{out}\n{said}");
+    out
+}
+
+#[track_caller]
+fn replayed(folder: &Path, more: &[&str]) -> (Option<i32>, Value) {
+    let command = [&["replay", "--all", "--run", "runs/library", "--json"], more].concat();
+    let (status, out, said) = tried(folder, &command);
+    let told = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}\n{said}"));
+    (status, told)
+}
+
+fn edit(path: PathBuf, from: &str, to: &str) {
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(text.contains(from), "{} does not hold {from:?}", path.display());
+    fs::write(path, text.replace(from, to)).unwrap();
+}
+
+#[test]
+fn the_page_on_sites_can_be_followed_and_its_trajectories_acted_again() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path();
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/SITES.md")).unwrap();
+    let files = follow(&page, folder);
+    assert_eq!(files.len(), 7, "{files:?}");
+
+    assert!(good(folder, &["tasks", "check", "job.toml"]).contains("2 tasks, nothing wrong"));
+    assert!(good(folder, &["tasks", "check", "job.toml", "--all"]).contains("2 of 2 proved"));
+    // The page's job, with an archive.
+    good(folder, &["run", "job.toml", "--set", "env.archive=true"]);
+    let report: Value = serde_json::from_str(&good(folder, &["report", "runs/library", "--json"])).unwrap();
+    assert_eq!(
+        (&report["lines"][0]["scored"], &report["lines"][0]["success"]["value"]),
+        (&4.into(), &1.0.into())
+    );
+    assert_eq!(report["lines"][2]["name"], "library.mine.test");
+
+    let (status, told) = replayed(folder, &[]);
+    assert_eq!((status, &told["equal"]), (Some(0), &4.into()), "{told:#}");
+    assert!(told["trajectories"].as_array().unwrap().iter().all(|one| one["from"] == "sites"));
+
+    // The site's files and the site are gone: everything comes from the archive.
+    let (site, away) = (folder.join("sites"), folder.join("away"));
+    fs::rename(&site, &away).unwrap();
+    let (status, told) = replayed(folder, &["--archive"]);
+    assert_eq!((status, &told["equal"]), (Some(0), &4.into()), "{told:#}");
+    assert!(told["trajectories"].as_array().unwrap().iter().all(|one| one["from"] == "archive"));
+    fs::rename(&away, &site).unwrap();
+
+    // A planted difference: the book's page, the second one of each trajectory, says another thing and so does its title.
+    edit(site.join("library/www/book/index.html"), "a book", "any book");
+    edit(site.join("library/www/app.js"), "</span> pages</p>", "</span> leaves</p>");
+    let (status, told) = replayed(folder, &[]);
+    assert_eq!((status, &told["equal"]), (Some(1), &0.into()), "{told:#}");
+    for one in told["trajectories"].as_array().unwrap() {
+        let found: Vec<(&Value, &str)> = one["differences"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|difference| (&difference["step"], difference["what"].as_str().unwrap()))
+            .collect();
+        assert_eq!(found[..2], [(&Value::from(1), "title"), (&Value::from(1), "pixels")], "{one:#}");
+        assert!(!found.iter().any(|(step, what)| *step == &Value::from(0) || *what == "reward"), "{one:#}");
+    }
+
+    // A reward that is another one.
+    edit(site.join("library/www/app.js"), "120 + below(700)", "121 + below(700)");
+    let (status, told) = replayed(folder, &[]);
+    assert_eq!(status, Some(1), "{told:#}");
+    let rewards = told["trajectories"].as_array().unwrap().iter().map(|one| {
+        let found = one["differences"].as_array().unwrap().iter().find(|found| found["what"] == "reward");
+        (one["task"].as_str().unwrap().to_owned(), found.map(|found| found["replayed"].to_string()))
+    });
+    for (task, reward) in rewards {
+        let want = (task == "mine/library-pages").then(|| "\"0\"".to_owned());
+        assert_eq!(reward, want, "{task}: {told:#}");
+    }
+
+    // An archive that misses a page: its request is named.
+    let index = fs::read_dir(folder.join("runs/library/archive")).unwrap().map(|entry| entry.unwrap().path());
+    for path in index.filter(|path| path.extension().is_some_and(|extension| extension == "jsonl")) {
+        let text = fs::read_to_string(&path).unwrap();
+        let kept: Vec<&str> = text.lines().filter(|line| !line.contains("/book/")).collect();
+        assert!(kept.len() < text.lines().count(), "{text}");
+        fs::write(path, kept.join("\n") + "\n").unwrap();
+    }
+    let (status, told) = replayed(folder, &["--archive"]);
+    assert_eq!(status, Some(1), "{told:#}");
+    for one in told["trajectories"].as_array().unwrap() {
+        let found = &one["differences"][0];
+        let request = found["replayed"].as_str().unwrap();
+        assert_eq!(
+            (&found["step"], found["what"].as_str()),
+            (&0.into(), Some("unrecorded_request")),
+            "{one:#}"
+        );
+        assert!(request.starts_with("GET http://library.mine.test/book/?number="), "{request}");
+    }
+}
