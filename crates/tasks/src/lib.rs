@@ -12,6 +12,7 @@ mod config;
 mod fields;
 mod glob;
 mod jsonl;
+mod judge;
 mod miniwob;
 mod sampler;
 mod score;
@@ -22,7 +23,8 @@ mod web;
 mod webvoyager;
 
 pub use config::{MiniwobReward, SamplerKind, SourceConfig, SourceFile, TasksConfig, TasksFile};
+pub use judge::{Habits, Judge, Question, Reply};
 pub use sampler::{Draw, Sampler};
-pub use score::{Facts, ScoreError, Scorer};
+pub use score::{Facts, Finished, ScoreError, Scorer, judge_cost_usd};
 pub use sites::{SiteRoot, SiteSpec, WHEEL_SHA256};
 pub use suite::{TaskSet, TaskSpec, load};

@@ -111,11 +111,10 @@ fn read_webvoyager(
     Some(spec)
 }
 
-/// The original protocol: a judge that sees the last screenshot.
+/// The original protocol's judge; how many screenshots it sees is the job's to say, one by default as there.
 fn judged(reference: Option<Value>) -> Value {
     let mut score = Map::new();
     score.insert("kind".to_owned(), json!("judge"));
-    score.insert("screenshots".to_owned(), json!(1));
     if let Some(reference) = reference {
         score.insert("reference".to_owned(), reference);
     }

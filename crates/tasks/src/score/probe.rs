@@ -3,6 +3,7 @@
 use furrow_rollout::{Component, End};
 use serde_json::{Map, Value};
 
+use super::compare::Comparison;
 use super::{Case, ScoreError, Verdict};
 use crate::fields::{Fields, shown};
 
@@ -12,11 +13,22 @@ const PROBE_BYTES_MAX: usize = 64 << 10;
 
 const NAME: &str = "probe";
 
-/// Rewards with the value at a pointer, or 1 if it equals what is expected.
+/// Rewards with the value at a pointer, or 1 if it is what is expected.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ProbeRule {
     pointer: String,
-    equals: Option<Value>,
+    wanted: Wanted,
+}
+
+/// What is to stand at the pointer.
+#[derive(Debug, Clone, PartialEq)]
+enum Wanted {
+    /// The reward itself.
+    Reward,
+    /// This very value.
+    Equal(Value),
+    /// A text or a number that compares well with these.
+    Match(Comparison, Vec<Value>),
 }
 
 /// What a suite's probe returned: a JSON object, not trusted.
@@ -25,10 +37,27 @@ pub(super) struct ProbeReport {
 }
 
 impl ProbeRule {
-    /// Keys: `pointer` (RFC 6901, `/correct` if absent), `equals` (any JSON value).
+    /// Keys: `pointer` (RFC 6901, `/correct` if absent); `equals` (any JSON value), or `match` and `value` with the keys that
+    /// answers are compared by.
     pub(super) fn read(fields: &mut Fields) -> Option<Self> {
         let pointer = if fields.has("pointer") { fields.pointer("pointer")? } else { "/correct".to_owned() };
-        Some(Self { pointer, equals: fields.value("equals").cloned() })
+        let wanted = match (fields.value("equals"), fields.has("match")) {
+            (Some(_), true) => {
+                fields.problem("equals", "stands beside `match`; give one of the two");
+                return None;
+            }
+            (Some(equal), false) => Wanted::Equal(equal.clone()),
+            (None, true) => {
+                let comparison = Comparison::read(fields)?;
+                if !fields.has("value") {
+                    fields.problem("value", "is missing; say what is right");
+                }
+                let value = comparison.read_value(fields)?;
+                Wanted::Match(comparison, value)
+            }
+            (None, false) => Wanted::Reward,
+        };
+        Some(Self { pointer, wanted })
     }
 
     pub(super) fn judge(&self, case: &Case) -> Result<Verdict, ScoreError> {
@@ -39,8 +68,8 @@ impl ProbeRule {
         let pointer = &self.pointer;
         let found = report.at(pointer);
         let found = found.ok_or_else(|| unusable(format!("it has nothing at {pointer}")))?;
-        match &self.equals {
-            Some(wanted) => {
+        match &self.wanted {
+            Wanted::Equal(wanted) => {
                 let equal = same(found, wanted);
                 let word = if equal { "equals" } else { "differs from" };
                 Ok(Verdict::binary(
@@ -48,7 +77,17 @@ impl ProbeRule {
                     format!("{pointer} {word} the expected {}: {}", shown(wanted), shown(found)),
                 ))
             }
-            None => self.rewarded(found),
+            Wanted::Match(comparison, values) => {
+                let said = said(found).ok_or_else(|| {
+                    unusable(format!("{pointer} is no text and no number: {}", shown(found)))
+                })?;
+                let (right, why) = comparison.compare(&said, values).map_err(unusable)?;
+                Ok(Verdict::binary(
+                    right,
+                    format!("{pointer}: {}: {}", why.replacen("the answer", "it", 1), shown(found)),
+                ))
+            }
+            Wanted::Reward => self.rewarded(found),
         }
     }
 
@@ -124,6 +163,16 @@ impl ProbeReport {
             );
         }
         Ok(())
+    }
+}
+
+/// A page's text, number or list of texts as an answer would give it.
+fn said(found: &Value) -> Option<String> {
+    match found {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Array(items) if items.iter().all(Value::is_string) => Some(found.to_string()),
+        _ => None,
     }
 }
 

@@ -396,7 +396,8 @@ fn a_combination_names_its_parts_and_needs_every_verdict() {
     for kind in ["all", "any"] {
         let score = json!({"kind": kind, "of": [{"kind": "probe", "pointer": "/yes"}, {"kind": "judge"}]});
         assert!(scorer(score.clone()).needs_judge() && scorer(score.clone()).needs_probe());
-        no_verdict(score, &evidence, End::Done, "no judge is available");
+        let evidence = Evidence { answer: Some("x".to_owned()), ..evidence.clone() };
+        no_verdict(score, &evidence, End::Answered, "no judge is available");
     }
 }
 
@@ -410,14 +411,17 @@ fn a_judge_is_known_and_comes_to_no_verdict() {
 fn bad_scorers_are_refused_at_the_door() {
     let deep =
         |depth| (0..depth).fold(json!({"kind": "miniwob"}), |inner, _| json!({"kind": "all", "of": [inner]}));
-    assert!(Scorer::from_value(&deep(4)).is_ok());
+    let not =
+        |depth| (0..depth).fold(json!({"kind": "miniwob"}), |inner, _| json!({"kind": "not", "of": inner}));
+    assert!(Scorer::from_value(&deep(4)).is_ok() && Scorer::from_value(&not(4)).is_ok());
+    assert!(Scorer::from_value(&not(5)).is_err());
     let table = [
         (json!("probe"), "score: \"probe\" is no object"),
         (json!({}), "score.kind: is missing; use one of probe, answer, url, miniwob"),
         (json!({"kind": "llm"}), "score.kind: \"llm\" is not known here; use one of probe"),
         (
             json!({"kind": "probe", "pointr": "/x"}),
-            "score.pointr: unknown key; known here: kind, pointer, equals",
+            "score.pointr: unknown key; known here: kind, pointer, equals, match",
         ),
         (json!({"kind": "probe", "pointer": "x"}), "score.pointer: \"x\" is no JSON pointer"),
         (json!({"kind": "probe", "weight": 1}), "score.weight: unknown key"),
@@ -459,6 +463,52 @@ fn bad_scorers_are_refused_at_the_door() {
         ),
         (json!({"kind": "judge", "screenshots": 0}), "score.screenshots: 0 is out of range"),
         (json!({"kind": "judge", "reference": "x"}), "score.reference: \"x\" is no object"),
+        (
+            json!({"kind": "judge", "reference": {"type": "true", "answer": "x"}}),
+            "is no object of a reference",
+        ),
+        (json!({"kind": "judge", "votes": 0}), "score.votes: 0 is out of range"),
+        (
+            json!({"kind": "answer", "match": "date", "value": "2024-02-30"}),
+            "score.value: \"2024-02-30\" is no day",
+        ),
+        (json!({"kind": "answer", "match": "date", "value": "2/3/2024"}), "write it as 2024-02-29"),
+        (
+            json!({"kind": "answer", "match": "date", "value": "2024-02-03", "order": "dmy"}),
+            "use one of month_first",
+        ),
+        (
+            json!({"kind": "answer", "match": "date", "value": "2024-02-03", "year_optional": 1}),
+            "score.year_optional: 1 is no flag; use true or false",
+        ),
+        (json!({"kind": "answer", "match": "set", "value": "a", "ordered": "yes"}), "is no flag"),
+        (json!({"kind": "answer", "match": "set", "value": ["a", "."]}), "only spaces and punctuation"),
+        (
+            json!({"kind": "answer", "match": "must_include", "value": "a", "among": ["."]}),
+            "score.among: holds a text",
+        ),
+        (
+            json!({"kind": "answer", "match": "normalized", "value": "a", "among": ["b"]}),
+            "score.among: unknown key",
+        ),
+        (
+            json!({"kind": "probe", "equals": 1, "match": "exact", "value": "x"}),
+            "score.equals: stands beside `match`",
+        ),
+        (json!({"kind": "probe", "match": "exact"}), "score.value: is missing"),
+        (json!({"kind": "probe", "value": "x"}), "score.value: unknown key"),
+        (json!({"kind": "not"}), "score.of: is missing"),
+        (json!({"kind": "not", "of": {"kind": "x"}}), "score.of.kind: \"x\" is not known"),
+        (json!({"kind": "step_penalty", "of": {"kind": "probe"}}), "score.per_step: is missing"),
+        (json!({"kind": "step_penalty", "per_step": 0.1}), "score.of: is missing"),
+        (
+            json!({"kind": "step_penalty", "of": {"kind": "probe"}, "per_step": 2}),
+            "score.per_step: 2 is out of range",
+        ),
+        (json!({"kind": "click"}), "score.box: is missing"),
+        (json!({"kind": "click", "box": [5, 0, 4, 9]}), "score.box: [5,0,4,9] is no box"),
+        (json!({"kind": "click", "box": [0, 0, 4]}), "score.box: [0,0,4] is no box"),
+        (json!({"kind": "click", "box": [0, 0, 4, "9"]}), "is no box"),
         (deep(5), "combinations lie more than 4 deep"),
     ];
     for (score, want) in table {
@@ -476,6 +526,429 @@ fn a_scorer_is_made_again_from_the_task_record() {
     {
         let error = Scorer::of_task_json(json).unwrap_err().to_string();
         assert!(error.contains(why), "{why:?} not in {error:?}");
+    }
+}
+
+/// One row: the scorer's keys beside `kind` and `match`, the answer, whether it is right.
+#[track_caller]
+fn answer_table(kind: &str, table: &[(Value, &str, bool)]) {
+    for (keys, answer, want) in table {
+        let mut score = keys.clone();
+        score["kind"] = json!("answer");
+        score["match"] = json!(kind);
+        let reward = if *want { 1.0 } else { 0.0 };
+        let got = verdict(score, &answered(answer), End::Answered);
+        assert_eq!(got, Ok((reward, *want)), "{kind} {keys} {answer:?}");
+    }
+}
+
+#[test]
+fn numbers_that_are_denied_bounded_or_disguised() {
+    let five = || json!({"value": 5});
+    let table = [
+        (five(), "not 5", false),
+        (five(), "It is not 5.", false),
+        (five(), "It isn't 5", false),
+        (five(), "It isn’t 5", false),
+        (five(), "5 is wrong", false),
+        (five(), "5 is not the answer", false),
+        (five(), "It is not 4 but 5", true),
+        (five(), "It is 5, not 4", true),
+        (five(), "not only 5", true),
+        (five(), "I could not find a cheaper one: 5", true),
+        (five(), "No. 5", true),
+        (five(), "5-10", false),
+        (five(), "5 – 10", false),
+        (five(), "5 to 10", false),
+        (five(), "between 5 and 10", false),
+        (five(), "5 or 6", false),
+        (five(), "1, 2, 3, 4, 5", false),
+        (five(), "1 2 3 4 5 6 7 8 9", false),
+        (five(), "at least 5", false),
+        (five(), "more than 5", false),
+        (five(), "no more than 5", false),
+        (five(), "> 5", false),
+        (five(), "≥5", false),
+        (five(), "over $5", false),
+        (five(), "over there it is 5", true),
+        (five(), "5²", false),
+        (five(), "5½", false),
+        (five(), "5\u{336}", false),
+        (five(), "\u{ff15}", true),
+        (five(), "5\u{200b}", true),
+        (json!({"value": 10}), "1\u{200b}0", true),
+        (five(), "\u{0665}", false),
+        (five(), "0x5", false),
+        (five(), "5/6", false),
+        (five(), "five", false),
+        (five(), "V", false),
+        (json!({"value": 5, "unit": "km"}), "1 km, 2 km, 3 km, 4 km, 5 km", false),
+        (json!({"value": 5, "unit": "km"}), "3.1 miles, that is 5 km", true),
+        (json!({"value": 5, "unit": "km"}), "not 5 km", false),
+        (json!({"value": 5, "tolerance": 1}), "4 to 6", false),
+    ];
+    answer_table("number", &table);
+}
+
+#[test]
+fn words_that_are_denied_listed_or_disguised() {
+    let paris = || json!({"value": "Paris"});
+    let one_of = || json!({"value": "New York", "among": ["York", "New York", "London", "Rome"]});
+    let table = [
+        (paris(), "It is Paris.", true),
+        (paris(), "It is not Paris.", false),
+        (paris(), "It isn't in Paris", false),
+        (paris(), "Paris is wrong", false),
+        (paris(), "Paris isn't the answer; it is Rome", false),
+        (paris(), "London rather than Paris", false),
+        (paris(), "It is Paris rather than London", true),
+        (paris(), "It is not Paris; well, it is Paris", true),
+        (paris(), "neither Rome nor Paris", false),
+        (paris(), "\u{420}aris", false),
+        (paris(), "P\u{430}ris", false),
+        (paris(), "Pa\u{ad}ris", true),
+        (paris(), "Pa\u{202e}ris", true),
+        (paris(), "ＰＡＲＩＳ", true),
+        (paris(), "Parisian", false),
+        (paris(), "paris\u{336}", false),
+        (json!({"value": "Zürich"}), "Zu\u{308}rich", true),
+        (json!({"value": "Zurich"}), "Zu\u{308}rich", false),
+        (json!({"value": "no refund"}), "There is no refund", true),
+        (json!({"value": "refund"}), "There is no refund", false),
+        (one_of(), "It is New York", true),
+        (one_of(), "London, Rome, York, New York", false),
+        (one_of(), "New York or London", false),
+        (one_of(), "New York, not London", true),
+        (one_of(), "New York and York", false),
+        (one_of(), "Rome", false),
+    ];
+    answer_table("must_include", &table);
+    let never = || json!({"value": ["Paris"]});
+    let table = [
+        (never(), "It is not Paris", false),
+        (never(), "Parisian", true),
+        (never(), "Rome", true),
+        (never(), "pa\u{200d}ris", false),
+    ];
+    answer_table("must_not_include", &table);
+}
+
+#[test]
+fn days() {
+    let leap = || json!({"value": "2024-02-29"});
+    let march = |keys: Value| {
+        let mut all = json!({"value": "2024-03-04"});
+        all.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
+        all
+    };
+    let table = [
+        (leap(), "2024-02-29", true),
+        (leap(), "2024/2/29", true),
+        (leap(), "2024-2-29.", true),
+        (leap(), "February 29, 2024", true),
+        (leap(), "february 29th 2024", true),
+        (leap(), "Feb. 29, 2024", true),
+        (leap(), "Thursday, 29 February 2024", true),
+        (leap(), "the 29th of February, 2024", true),
+        (leap(), "29.2.2024", true),
+        (leap(), "2/29/2024", true),
+        (leap(), "29/2/2024", true),
+        (leap(), "2024-02-28", false),
+        (leap(), "February 29, 2023", false),
+        (leap(), "February 30, 2024", false),
+        (leap(), "not February 29, 2024", false),
+        (leap(), "February 28 or 29, 2024", false),
+        (leap(), "February 27-29, 2024", false),
+        (leap(), "27-29 February 2024", false),
+        (leap(), "February 28, 2024 and February 29, 2024", false),
+        (leap(), "It is 2024-02-29 (February 29th, 2024)", true),
+        (leap(), "February 29", false),
+        (leap(), "February 2024", false),
+        (leap(), "2024", false),
+        (leap(), "20240229", false),
+        (leap(), "2024-02-29-01", true),
+        (leap(), "", false),
+        (json!({"value": "2024-02-29", "year_optional": true}), "on February 29", true),
+        (json!({"value": "2024-02-29", "year_optional": true}), "on February 28", false),
+        (json!({"value": "2024-02-29", "year_optional": true}), "on February 29, 2020", false),
+        (json!({"value": "2024-02-28", "tolerance_days": 2}), "March 1, 2024", true),
+        (json!({"value": "2024-02-28", "tolerance_days": 1}), "March 1, 2024", false),
+        (march(json!({})), "3/4/2024", false),
+        (march(json!({"order": "month_first"})), "3/4/2024", true),
+        (march(json!({"order": "day_first"})), "3/4/2024", false),
+        (march(json!({"order": "day_first"})), "4/3/2024", true),
+        (march(json!({})), "May I say March 4, 2024?", true),
+    ];
+    answer_table("date", &table);
+}
+
+#[test]
+fn lists() {
+    let rgb = || json!({"value": ["red", "green", "blue"]});
+    let ordered = || json!({"value": ["red", "green", "blue"], "ordered": true});
+    let table = [
+        (rgb(), "red, green, blue", true),
+        (rgb(), "Blue, Green and Red.", true),
+        (rgb(), "blue, green, and red", true),
+        (rgb(), "1. Red\n2. Green\n3. Blue", true),
+        (rgb(), "- red\n- green\n- blue", true),
+        (rgb(), "The colours are: red; green; blue", true),
+        (rgb(), r#"["blue", "red", "green"]"#, true),
+        (rgb(), "red, red, green, blue", true),
+        (rgb(), "red, green", false),
+        (rgb(), "red, green, blue, black", false),
+        (rgb(), "red, green, not blue", false),
+        (rgb(), "red green blue", false),
+        (rgb(), "r\u{435}d, green, blue", false),
+        (rgb(), "", false),
+        (ordered(), "red, green, blue", true),
+        (ordered(), "blue, green, red", false),
+        (ordered(), "red, green, blue, blue", false),
+        (json!({"value": ["2.5 kg", "1 kg"]}), "1 kg, 2.5 kg", true),
+    ];
+    answer_table("set", &table);
+}
+
+#[test]
+fn what_a_page_reports_compares_as_answers_do() {
+    let evidence = probed(
+        r#"{"done":true,"city":"lisbon","price":"$12.50","day":"March 4, 2024","tags":["b","a"],"n":7,"deep":{}}"#,
+    );
+    let table = [
+        (json!({"pointer": "/city", "match": "normalized", "value": "Lisbon"}), Ok((1.0, true))),
+        (json!({"pointer": "/city", "match": "exact", "value": "Lisbon"}), Ok((0.0, false))),
+        (json!({"pointer": "/price", "match": "number", "value": 12.5, "unit": "$"}), Ok((1.0, true))),
+        (json!({"pointer": "/n", "match": "number", "value": 8, "tolerance": 1}), Ok((1.0, true))),
+        (json!({"pointer": "/day", "match": "date", "value": "2024-03-04"}), Ok((1.0, true))),
+        (json!({"pointer": "/tags", "match": "set", "value": ["a", "b"]}), Ok((1.0, true))),
+        (json!({"pointer": "/tags", "match": "set", "value": ["a", "b"], "ordered": true}), Ok((0.0, false))),
+        (json!({"pointer": "/deep", "match": "exact", "value": "x"}), Err("is no text and no number")),
+        (json!({"pointer": "/gone", "match": "exact", "value": "x"}), Err("it has nothing at /gone")),
+    ];
+    for (mut score, want) in table {
+        score["kind"] = json!("probe");
+        let shown = score.to_string();
+        match (verdict(score, &evidence, End::Done), want) {
+            (Ok(got), Ok(want)) => assert_eq!(got, want, "{shown}"),
+            (Err(got), Err(want)) => assert!(got.contains(want), "{shown}: {want:?} not in {got:?}"),
+            (got, want) => panic!("{shown}: {got:?}, not {want:?}"),
+        }
+    }
+}
+
+#[test]
+fn clicks() {
+    let click = || json!({"kind": "click", "box": [10, 20, 110.5, 60]});
+    let at = |x: f64, y: f64| probed(&json!({"done": true, "click": {"x": x, "y": y}}).to_string());
+    for (x, y, inside) in [
+        (10.0, 20.0, true),
+        (110.5, 60.0, true),
+        (60.0, 40.0, true),
+        (9.99, 40.0, false),
+        (60.0, 60.01, false),
+        (1e9, 40.0, false),
+    ] {
+        let reward = if inside { 1.0 } else { 0.0 };
+        assert_eq!(verdict(click(), &at(x, y), End::Done), Ok((reward, inside)), "{x} {y}");
+    }
+    assert_eq!(verdict(click(), &probed(r#"{"done":false}"#), End::MaxSteps), Ok((0.0, false)));
+    assert_eq!(
+        verdict(click(), &probed(r#"{"done":false,"away":"http:"}"#), End::MaxSteps),
+        Ok((0.0, false))
+    );
+    no_verdict(click(), &probed(r#"{"done":true,"click":{"x":"5"}}"#), End::Done, "does not say where");
+    assert!(scorer(click()).needs_probe());
+}
+
+#[test]
+fn not_and_the_price_of_steps() {
+    let evidence = probed(r#"{"done":true,"yes":true,"no":false,"half":0.5,"minus":-0.5}"#);
+    let probe = |pointer: &str| json!({"kind": "probe", "pointer": pointer});
+    let not = |pointer: &str| json!({"kind": "not", "of": probe(pointer)});
+    let priced = |pointer: &str, per_step: f64, free: u64, floor: f64| json!({"kind": "step_penalty", "of": probe(pointer), "per_step": per_step, "free_steps": free, "floor": floor});
+    // Every row ended after 3 steps.
+    let table = [
+        (not("/yes"), (0.0, false)),
+        (not("/no"), (1.0, true)),
+        (not("/half"), (1.0, true)),
+        (json!({"kind": "all", "of": [probe("/yes"), not("/no")]}), (1.0, true)),
+        (priced("/yes", 0.1, 0, 0.0), (0.7, true)),
+        (priced("/yes", 0.1, 2, 0.0), (0.9, true)),
+        (priced("/yes", 0.1, 9, 0.0), (1.0, true)),
+        (priced("/yes", 0.5, 0, 0.0), (0.0, true)),
+        (priced("/yes", 1.0, 0, -1.0), (-1.0, true)),
+        (priced("/no", 0.1, 0, 0.0), (0.0, false)),
+        (priced("/no", 0.1, 0, -1.0), (-0.3, false)),
+        (priced("/minus", 0.1, 0, 0.0), (-0.5, false)),
+    ];
+    for (score, want) in table {
+        let shown = score.to_string();
+        assert_eq!(verdict(score, &evidence, End::Done), Ok(want), "{shown}");
+    }
+    let got = scorer(priced("/yes", 0.125, 1, 0.0)).score(&evidence, &FACTS).unwrap();
+    let parts: Vec<_> = got.components.iter().map(|part| (part.name.as_str(), part.value)).collect();
+    assert_eq!(parts, [("probe", 1.0), ("step_penalty", -0.25), ("yes", 1.0)]);
+}
+
+mod judged {
+    use super::*;
+    use crate::judge::{Question, Reply};
+    use std::sync::Mutex;
+
+    /// Replies with what it was given, in order, and remembers what it was asked.
+    struct Canned {
+        habits: Habits,
+        replies: Mutex<std::vec::IntoIter<Result<Reply, String>>>,
+        asked: Mutex<Vec<Question>>,
+    }
+
+    fn says(text: &str) -> Result<Reply, String> {
+        Ok(Reply {
+            text: text.to_owned(),
+            prompt_tokens: 100,
+            completion_tokens: 10,
+            cost_usd: Some(0.25),
+            cut: false,
+        })
+    }
+
+    fn canned(votes: u32, screenshots: u32, replies: Vec<Result<Reply, String>>) -> Canned {
+        let habits = Habits { model: "m".to_owned(), screenshots, votes, show_reference: false };
+        Canned { habits, replies: Mutex::new(replies.into_iter()), asked: Mutex::default() }
+    }
+
+    impl Judge for Canned {
+        fn habits(&self) -> &Habits {
+            &self.habits
+        }
+
+        fn ask(&self, question: &Question) -> Result<Reply, String> {
+            self.asked.lock().unwrap().push(question.clone());
+            self.replies.lock().unwrap().next().expect("no more votes than were asked for")
+        }
+    }
+
+    fn seen() -> Evidence {
+        Evidence { screenshot: Some(Bytes::from_static(b"last")), ..answered("7") }
+    }
+
+    fn judge(judge: &Canned, score: Value, evidence: &Evidence, end: End) -> Result<Score, ScoreError> {
+        let earlier = [b"one", b"two", b"thr"].map(|bytes| Bytes::from_static(bytes));
+        let facts = Facts { end, ..FACTS };
+        scorer(score)
+            .score_with(&Finished { evidence, facts: &facts, goal: "Count.", earlier: &earlier }, Some(judge))
+    }
+
+    #[test]
+    fn more_than_half_of_all_votes_decide() {
+        let (yes, no, mute) = (|| says("SUCCESS"), || says("NOT SUCCESS"), || says("hm"));
+        let broken = || Err("it is not there".to_owned());
+        let cut = || Ok(Reply { text: "SUCCESS".to_owned(), cut: true, ..Reply::default() });
+        let cut_no = || Ok(Reply { text: "NOT SUCCESS".to_owned(), cut: true, ..Reply::default() });
+        let table = [
+            (1, vec![yes()], Ok(true), 1),
+            (1, vec![no()], Ok(false), 1),
+            (1, vec![mute()], Err("decide nothing: 0 yes, 0 no, 1 without a verdict, of 1"), 1),
+            (1, vec![broken()], Err("it is not there"), 1),
+            (1, vec![cut()], Err("decide nothing"), 1),
+            (1, vec![cut_no()], Ok(false), 1),
+            (3, vec![yes(), yes()], Ok(true), 2),
+            (3, vec![no(), yes(), no()], Ok(false), 3),
+            (3, vec![yes(), no(), mute()], Err("1 yes, 1 no, 1 without a verdict, of 3"), 3),
+            (3, vec![yes(), mute(), yes()], Ok(true), 3),
+            (3, vec![yes(), broken()], Err("it is not there"), 2),
+            (2, vec![yes(), no()], Err("decide nothing"), 2),
+            (5, vec![no(), no(), no()], Ok(false), 3),
+        ];
+        for (votes, replies, want, asked) in table {
+            let canned = canned(votes, 1, replies);
+            let got = judge(&canned, json!({"kind": "judge"}), &seen(), End::Answered);
+            let got = got.map(|score| (score.reward, score.success)).map_err(|error| error.to_string());
+            match want {
+                Ok(yes) => assert_eq!(got, Ok((Some(if yes { 1.0 } else { 0.0 }), Some(yes))), "{votes}"),
+                Err(why) => assert!(got.as_ref().unwrap_err().contains(why), "{got:?}"),
+            }
+            let questions = canned.asked.lock().unwrap();
+            let seeds: Vec<_> = questions.iter().map(|question| question.vote).collect();
+            assert_eq!(seeds, (0..asked).collect::<Vec<_>>(), "{votes}");
+        }
+    }
+
+    #[test]
+    fn it_is_shown_the_last_pictures_and_an_answers_own_step_once() {
+        let table = [
+            (1, End::Answered, "last"),
+            (2, End::Answered, "two last"),
+            (9, End::Answered, "one two last"),
+            (2, End::Done, "thr last"),
+            (9, End::Done, "one two thr last"),
+        ];
+        for (count, end, want) in table {
+            let canned = canned(1, count, vec![says("SUCCESS")]);
+            judge(&canned, json!({"kind": "judge"}), &seen(), end).unwrap();
+            let asked = canned.asked.lock().unwrap();
+            let pictures: Vec<_> =
+                asked[0].pictures.iter().map(|bytes| String::from_utf8_lossy(bytes)).collect();
+            assert_eq!(pictures.join(" "), want, "{count} {end:?}");
+        }
+        let habits = canned(1, 4, Vec::new()).habits;
+        for (score, want) in [
+            (json!({"kind": "judge"}), 4),
+            (json!({"kind": "judge", "screenshots": 1}), 0),
+            (
+                json!({"kind": "all", "of": [{"kind": "judge", "screenshots": 2}, {"kind": "not", "of": {"kind": "judge"}}]}),
+                4,
+            ),
+            (json!({"kind": "probe"}), 0),
+        ] {
+            assert_eq!(scorer(score).screenshots(&habits), want);
+        }
+    }
+
+    #[test]
+    fn no_answer_is_a_no_without_asking_and_a_lost_one_no_verdict() {
+        let canned = canned(1, 1, Vec::new());
+        let score = json!({"kind": "judge"});
+        let unanswered = Evidence { answer: None, ..seen() };
+        let got = judge(&canned, score.clone(), &unanswered, End::MaxSteps).unwrap();
+        assert_eq!((got.reward, got.success), (Some(0.0), Some(false)));
+        assert!(judge(&canned, score.clone(), &unanswered, End::Answered).is_err());
+        let unseen = Evidence { screenshot: None, ..seen() };
+        let error = judge(&canned, score, &unseen, End::Answered).unwrap_err().to_string();
+        assert!(error.contains("the last screenshot"), "{error}");
+    }
+
+    #[test]
+    fn what_it_took_is_counted_and_the_reference_is_shown_only_on_request() {
+        let with_reference =
+            json!({"kind": "judge", "votes": 3, "reference": {"type": "golden", "answer": "7"}});
+        let mut canned =
+            canned(1, 1, vec![says("NOT SUCCESS"), says("It is 7: SUCCESS"), says("SUCCESS\u{7}!")]);
+        let got = judge(&canned, with_reference.clone(), &seen(), End::Answered).unwrap();
+        let parts: Vec<_> = got.components.iter().map(|part| (part.name.as_str(), part.value)).collect();
+        let want = [
+            ("judge_yes", 2.0),
+            ("judge_no", 1.0),
+            ("judge_prompt_tokens", 300.0),
+            ("judge_completion_tokens", 30.0),
+            ("judge_cost_usd", 0.75),
+        ];
+        assert_eq!(parts, want);
+        assert_eq!(judge_cost_usd(&got), Some(0.75));
+        assert_eq!(
+            got.rationale,
+            "m on the last 1 screenshots: 2 yes, 1 no, 0 without a verdict, of 3: SUCCESS !"
+        );
+        assert!(!canned.asked.lock().unwrap()[0].text.contains("right answer"));
+        canned.habits.show_reference = true;
+        canned.replies = Mutex::new(vec![says("SUCCESS"), says("SUCCESS")].into_iter());
+        let all = json!({"kind": "all", "of": [with_reference, {"kind": "answer", "match": "exact", "value": "7"}]});
+        let got = judge(&canned, all, &seen(), End::Answered).unwrap();
+        assert_eq!(judge_cost_usd(&got), Some(0.5));
+        assert!(canned.asked.lock().unwrap()[3].text.ends_with("The right answer: \"7\""));
+        let free =
+            scorer(json!({"kind": "answer", "match": "exact", "value": "7"})).score(&seen(), &FACTS).unwrap();
+        assert_eq!(judge_cost_usd(&free), None);
     }
 }
 
@@ -498,7 +971,11 @@ mod anything {
                 json!({"kind": "probe"}),
                 json!({"kind": "miniwob"}),
                 json!({"kind": "answer", "match": "number", "value": 5, "unit": ["km", "€"]}),
-                json!({"kind": "answer", "match": "must_include", "value": ["5", "€", "a"]}),
+                json!({"kind": "answer", "match": "must_include", "value": ["5", "€", "a"], "among": ["b", "6"]}),
+                json!({"kind": "answer", "match": "date", "value": "2024-02-29", "year_optional": true}),
+                json!({"kind": "answer", "match": "set", "value": ["5", "a"]}),
+                json!({"kind": "click", "box": [0, 0, 1, 1]}),
+                json!({"kind": "step_penalty", "of": {"kind": "not", "of": {"kind": "probe"}}, "per_step": 1, "floor": -1}),
                 json!({"kind": "url", "prefix": "http://a/", "host": "*.a", "query": {"a": "b"}}),
             ];
             for score in scores {

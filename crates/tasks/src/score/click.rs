@@ -1,0 +1,60 @@
+//! Grounding: whether the first click fell into the box.
+//!
+//! The page that shows the picture reports where it was clicked (`/click/x`, `/click/y`, pixels of the picture); the box never
+//! leaves the coordinator. The edges belong to the box, as in the published evaluations of click accuracy.
+
+use serde_json::Value;
+
+use super::{Case, ScoreError, Verdict};
+use crate::fields::Fields;
+
+const NAME: &str = "click";
+
+/// Left, top, right, bottom in pixels of the picture.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct ClickRule {
+    edges: [f64; 4],
+}
+
+impl ClickRule {
+    /// Key: `box`, `[left, top, right, bottom]` in pixels.
+    pub(super) fn read(fields: &mut Fields) -> Option<Self> {
+        let Some(value) = fields.value("box") else {
+            fields.problem("box", "is missing; write [left, top, right, bottom] in pixels of the picture");
+            return None;
+        };
+        let number = |side: &Value| side.as_f64().filter(|side| (0.0..=100_000.0).contains(side));
+        let sides: Option<Vec<f64>> = value.as_array().and_then(|sides| sides.iter().map(number).collect());
+        match sides.as_deref() {
+            Some(&[left, top, right, bottom]) if left <= right && top <= bottom => {
+                Some(Self { edges: [left, top, right, bottom] })
+            }
+            _ => {
+                let remedy = "use [left, top, right, bottom] in pixels, left <= right and top <= bottom";
+                fields.refuse("box", value, "is no box", remedy)
+            }
+        }
+    }
+
+    pub(super) fn judge(&self, case: &Case) -> Result<Verdict, ScoreError> {
+        let report = case.probe(NAME)?;
+        if report.is_away() {
+            return Ok(Verdict::binary(false, "the final page no longer shows the picture".to_owned()));
+        }
+        if !report.done() {
+            return Ok(Verdict::binary(false, "the picture was not clicked".to_owned()));
+        }
+        let at = |pointer: &str| report.at(pointer).and_then(Value::as_f64).filter(|at| at.is_finite());
+        let (Some(x), Some(y)) = (at("/click/x"), at("/click/y")) else {
+            let problem = "it is done and does not say where it was clicked".to_owned();
+            return Err(ScoreError::Unusable { scorer: NAME, part: "the page probe", problem });
+        };
+        let [left, top, right, bottom] = self.edges;
+        let inside = (left..=right).contains(&x) && (top..=bottom).contains(&y);
+        let word = if inside { "inside" } else { "outside" };
+        Ok(Verdict::binary(
+            inside,
+            format!("the click at {x}, {y} is {word} the box {left}, {top}, {right}, {bottom}"),
+        ))
+    }
+}
