@@ -14,11 +14,12 @@ const MAP: &[(&str, &[&str])] = &[
     ("wire", &["rollout"]),
     ("tasks", &["rollout"]),
     ("records", &["rollout"]),
+    ("openai", &["rollout"]),
     ("cuda", &["model"]),
     // services never import each other
     ("policy", &["rollout", "wire", "model", "cuda", "telemetry"]),
     ("env", &["rollout", "wire", "telemetry"]),
-    ("coordinator", &["rollout", "wire", "tasks", "records", "telemetry"]),
+    ("coordinator", &["rollout", "wire", "tasks", "records", "openai", "telemetry"]),
     ("testkit", &["rollout"]),
 ];
 
@@ -27,7 +28,8 @@ const STRANGERS: &[(&str, &[&str])] = &[
     ("rollout", &["tokio", "tonic", "prost", "chromiumoxide", "arrow", "parquet", "serde"]),
     ("model", &["tokio", "tonic", "prost", "chromiumoxide", "arrow", "parquet"]),
     ("cuda", &["tokio", "tonic", "prost", "chromiumoxide", "arrow", "parquet"]),
-    ("tasks", &["tokio", "tonic", "chromiumoxide", "arrow"]),
+    ("tasks", &["tokio", "tonic", "chromiumoxide", "arrow", "ureq"]),
+    ("openai", &["tonic", "prost", "chromiumoxide", "arrow", "parquet"]),
     ("records", &["tonic", "prost", "chromiumoxide"]),
     ("policy", &["chromiumoxide", "arrow", "parquet", "rusqlite"]),
     ("env", &["arrow", "parquet", "rusqlite"]),

@@ -1,0 +1,187 @@
+//! What is sent to `/chat/completions` and what is read of its answer, and nothing more of either.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::client::{Ask, Completion};
+
+/// The body of a request.
+pub(crate) fn body(model: &str, temperature: f64, max_tokens: u32, ask: &Ask) -> Vec<u8> {
+    let words = json!({ "type": "text", "text": ask.text });
+    let pictures = ask.pictures.iter().map(|bytes| {
+        let url = format!("data:{};base64,{}", media_type(bytes), STANDARD.encode(bytes));
+        json!({ "type": "image_url", "image_url": { "url": url } })
+    });
+    let content: Vec<Value> = [words].into_iter().chain(pictures).collect();
+    let body = json!({
+        "model": model,
+        "messages": [
+            { "role": "system", "content": ask.system },
+            { "role": "user", "content": content },
+        ],
+        "temperature": temperature,
+        "max_tokens": max_tokens,
+        "seed": ask.seed,
+    });
+    body.to_string().into_bytes()
+}
+
+/// By the first bytes of a PNG; all else is taken for JPEG.
+fn media_type(bytes: &[u8]) -> &'static str {
+    if bytes.starts_with(b"\x89PNG") { "image/png" } else { "image/jpeg" }
+}
+
+#[derive(Deserialize)]
+struct Response {
+    choices: Vec<Choice>,
+    #[serde(default)]
+    usage: Option<Usage>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    message: Message,
+    #[serde(default)]
+    finish_reason: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Message {
+    #[serde(default)]
+    content: Option<Content>,
+}
+
+/// A text, or the parts some servers make of it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Content {
+    Text(String),
+    Parts(Vec<Part>),
+}
+
+#[derive(Deserialize)]
+struct Part {
+    #[serde(default)]
+    text: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+struct Usage {
+    #[serde(default)]
+    prompt_tokens: u64,
+    #[serde(default)]
+    completion_tokens: u64,
+}
+
+/// Reads a reply; the error says what is missing.
+pub(crate) fn completion(body: &[u8]) -> Result<Completion, String> {
+    let response: Response =
+        serde_json::from_slice(body).map_err(|error| format!("is no chat completion: {error}"))?;
+    let usage = response.usage.unwrap_or_default();
+    let choice = response.choices.into_iter().next().ok_or("has no choice in it")?;
+    let text = match choice.message.content {
+        Some(Content::Text(text)) => text,
+        Some(Content::Parts(parts)) => parts.into_iter().filter_map(|part| part.text).collect(),
+        None => return Err("has a message without content".to_owned()),
+    };
+    Ok(Completion {
+        text,
+        cut: choice.finish_reason.as_deref() == Some("length"),
+        prompt_tokens: usage.prompt_tokens,
+        completion_tokens: usage.completion_tokens,
+    })
+}
+
+/// What a server says is wrong, in its own few words: `{"error": {"message": …}}`, or the beginning of the body.
+pub(crate) fn complaint(body: &[u8]) -> String {
+    let told: Option<Value> = serde_json::from_slice(body).ok();
+    let message = told.as_ref().and_then(|told| {
+        told.pointer("/error/message").or_else(|| told.get("error")).or_else(|| told.get("detail"))?.as_str()
+    });
+    let text = message.map_or_else(|| String::from_utf8_lossy(body).into_owned(), str::to_owned);
+    let clean = |c: char| if c.is_control() { ' ' } else { c };
+    text.chars().take(200).map(clean).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    #[test]
+    fn a_request_is_what_the_protocol_asks_for() {
+        let pictures = vec![Bytes::from_static(b"\x89PNG.."), Bytes::from_static(b"\xff\xd8..")];
+        let ask = Ask { system: "s".into(), text: "t".into(), pictures, seed: 42 };
+        let sent: Value = serde_json::from_slice(&body("m", 0.0, 1000, &ask)).unwrap();
+        let want = json!({
+            "model": "m",
+            "messages": [
+                { "role": "system", "content": "s" },
+                { "role": "user", "content": [
+                    { "type": "text", "text": "t" },
+                    { "type": "image_url", "image_url": { "url": "data:image/png;base64,iVBORy4u" } },
+                    { "type": "image_url", "image_url": { "url": "data:image/jpeg;base64,/9guLg==" } },
+                ] },
+            ],
+            "temperature": 0.0,
+            "max_tokens": 1000,
+            "seed": 42,
+        });
+        assert_eq!(sent, want);
+    }
+
+    #[test]
+    fn replies_are_read_as_far_as_they_are_needed() {
+        let table = [
+            (
+                r#"{"choices":[{"message":{"content":"yes"},"finish_reason":"stop"}],"usage":{"prompt_tokens":7,"completion_tokens":2}}"#,
+                Ok(("yes", false, 7, 2)),
+            ),
+            (
+                r#"{"choices":[{"message":{"content":"ye"},"finish_reason":"length"}]}"#,
+                Ok(("ye", true, 0, 0)),
+            ),
+            (
+                r#"{"choices":[{"message":{"content":[{"type":"text","text":"a"},{"text":"b"},{"type":"x"}]}}],"usage":null}"#,
+                Ok(("ab", false, 0, 0)),
+            ),
+            (
+                r#"{"choices":[{"message":{"content":null,"refusal":"no"}}]}"#,
+                Err("has a message without content"),
+            ),
+            (r#"{"choices":[]}"#, Err("has no choice")),
+            (r#"{"object":"list"}"#, Err("is no chat completion")),
+            (r#"{"choices":[{"message":{"content":7}}]}"#, Err("is no chat completion")),
+            ("<html>", Err("is no chat completion")),
+            ("", Err("is no chat completion")),
+            (r#"{"choices":[{"mess"#, Err("is no chat completion")),
+        ];
+        for (body, want) in table {
+            let got = completion(body.as_bytes());
+            match want {
+                Ok((text, cut, prompt_tokens, completion_tokens)) => {
+                    let text = text.to_owned();
+                    assert_eq!(got, Ok(Completion { text, cut, prompt_tokens, completion_tokens }), "{body}");
+                }
+                Err(why) => assert!(got.as_ref().is_err_and(|error| error.contains(why)), "{body}: {got:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn complaints_are_short_and_clean() {
+        let table = [
+            (r#"{"error":{"message":"slow down"}}"#, "slow down"),
+            (r#"{"error":"overloaded"}"#, "overloaded"),
+            (r#"{"detail":"no such model"}"#, "no such model"),
+            ("busy\u{7}", "busy "),
+            ("", ""),
+        ];
+        for (body, want) in table {
+            assert_eq!(complaint(body.as_bytes()), want);
+        }
+        assert_eq!(complaint("x".repeat(1000).as_bytes()).len(), 200);
+    }
+}

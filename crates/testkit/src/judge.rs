@@ -1,0 +1,192 @@
+//! A stand-in for a chat-completions server: speaks HTTP/1.1 over a real socket and misbehaves on request.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// What the server does with one request.
+#[derive(Debug, Clone)]
+pub enum Deed {
+    /// Replies with this text, as the protocol has it.
+    Say(String),
+    /// Replies with this body and status 200.
+    Body(String),
+    /// An error status, with a `Retry-After` in seconds if there is one.
+    Status(u16, Option<&'static str>),
+    /// Sends this first, whatever it is, and closes.
+    Raw(Vec<u8>),
+    /// Says nothing for so long, then closes.
+    Silence(Duration),
+    /// Promises a body and sends a byte of it now and then, for so long.
+    Drip(Duration),
+    /// Promises more than it sends.
+    Truncated,
+    /// A good reply inside so many bytes.
+    Huge(usize),
+    /// Sends elsewhere.
+    Redirect(String),
+}
+
+/// One request as it arrived.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// The request line.
+    pub line: String,
+    /// Header lines.
+    pub headers: Vec<String>,
+    /// The body.
+    pub body: String,
+}
+
+/// A server that does these deeds in order, the last one again and again, until it is dropped.
+pub struct StandIn {
+    address: SocketAddr,
+    asked: Arc<Mutex<Vec<Asked>>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A reply of the protocol with this text.
+pub fn reply(text: &str) -> String {
+    let quoted: String = text.chars().flat_map(char::escape_default).collect();
+    let quoted = quoted.replace("\\'", "'").replace("\\u{", "\\u00").replace('}', "");
+    format!(
+        r#"{{"id":"x","object":"chat.completion","choices":[{{"index":0,"message":{{"role":"assistant","content":"{quoted}"}},"finish_reason":"stop"}}],"usage":{{"prompt_tokens":1200,"completion_tokens":30,"total_tokens":1230}}}}"#
+    )
+}
+
+impl StandIn {
+    /// Begins to listen on a free port of loopback.
+    pub fn start(deeds: Vec<Deed>) -> std::io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let (asked, stop) = (Arc::<Mutex<Vec<Asked>>>::default(), Arc::new(AtomicBool::new(false)));
+        let (book, told) = (asked.clone(), stop.clone());
+        let thread = std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                if told.load(Ordering::SeqCst) {
+                    return;
+                }
+                let Ok(stream) = stream else { continue };
+                let (deeds, book, told) = (deeds.clone(), book.clone(), told.clone());
+                std::thread::spawn(move || serve(stream, &deeds, &book, &told));
+            }
+        });
+        Ok(Self { address, asked, stop, thread: Some(thread) })
+    }
+
+    /// What a job calls it.
+    pub fn endpoint(&self) -> String {
+        format!("http://{}/v1", self.address)
+    }
+
+    /// All requests so far.
+    pub fn asked(&self) -> Vec<Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for StandIn {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        // A connection of our own wakes the listener.
+        drop(TcpStream::connect(self.address));
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+/// One request a connection.
+fn serve(stream: TcpStream, deeds: &[Deed], book: &Mutex<Vec<Asked>>, stop: &AtomicBool) {
+    let Some(asked) = read(&stream) else { return };
+    let turn = {
+        let mut book = book.lock().unwrap_or_else(PoisonError::into_inner);
+        book.push(asked);
+        book.len() - 1
+    };
+    let Some(deed) = deeds.get(turn).or(deeds.last()) else { return };
+    // A client that hung up is no failure of ours.
+    drop(act(stream, deed, stop));
+}
+
+fn read(stream: &TcpStream) -> Option<Asked> {
+    stream.set_read_timeout(Some(Duration::from_secs(20))).ok()?;
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    reader.read_line(&mut line).ok()?;
+    let mut headers = Vec::new();
+    loop {
+        let mut header = String::new();
+        reader.read_line(&mut header).ok()?;
+        match header.trim_end() {
+            "" => break,
+            header => headers.push(header.to_owned()),
+        }
+    }
+    let length = headers.iter().find_map(|header| {
+        header.to_ascii_lowercase().strip_prefix("content-length:").map(|length| length.trim().to_owned())
+    });
+    let mut body = vec![0; length?.parse::<usize>().ok()?];
+    reader.read_exact(&mut body).ok()?;
+    Some(Asked {
+        line: line.trim_end().to_owned(),
+        headers,
+        body: String::from_utf8_lossy(&body).into_owned(),
+    })
+}
+
+fn act(mut stream: TcpStream, deed: &Deed, stop: &AtomicBool) -> std::io::Result<()> {
+    let whole = |status: &str, extra: &str, body: &str| {
+        format!(
+            "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n{extra}\r\n{body}",
+            body.len()
+        )
+    };
+    match deed {
+        Deed::Say(text) => stream.write_all(whole("200 OK", "", &reply(text)).as_bytes()),
+        Deed::Body(body) => stream.write_all(whole("200 OK", "", body).as_bytes()),
+        Deed::Status(status, pause) => {
+            let extra = pause.map_or_else(String::new, |pause| format!("Retry-After: {pause}\r\n"));
+            let body = r#"{"error":{"message":"not now"}}"#;
+            stream.write_all(whole(&format!("{status} Whatever"), &extra, body).as_bytes())
+        }
+        Deed::Raw(bytes) => stream.write_all(bytes),
+        Deed::Silence(time) => {
+            wait(*time, stop);
+            Ok(())
+        }
+        Deed::Drip(time) => {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n{")?;
+            for _ in 0..time.as_millis() / 20 {
+                wait(Duration::from_millis(20), stop);
+                stream.write_all(b" ")?;
+            }
+            Ok(())
+        }
+        Deed::Truncated => {
+            let body = reply("SUCCESS");
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+            stream.write_all(head.as_bytes())?;
+            stream.write_all(&body.as_bytes()[..body.len() / 2])
+        }
+        Deed::Huge(bytes) => {
+            let body = reply(&format!("SUCCESS{}", " ".repeat(*bytes)));
+            stream.write_all(whole("200 OK", "", &body).as_bytes())
+        }
+        Deed::Redirect(to) => {
+            let extra = format!("Location: {to}\r\n");
+            stream.write_all(whole("307 Temporary Redirect", &extra, "").as_bytes())
+        }
+    }
+}
+
+fn wait(time: Duration, stop: &AtomicBool) {
+    let end = std::time::Instant::now() + time;
+    while std::time::Instant::now() < end && !stop.load(Ordering::SeqCst) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
