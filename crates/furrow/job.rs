@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use furrow_coordinator::{LimitsConfig, LimitsFile};
+use furrow_coordinator::{LimitsConfig, LimitsFile, ScoreConfig, ScoreFile};
 use furrow_env::{EnvConfig, EnvFile};
 use furrow_policy::{PolicyConfig, PolicyFile};
 use furrow_records::{RecordsConfig, RecordsFile};
@@ -39,6 +39,8 @@ pub struct JobFile {
     pub policy: PolicyFile,
     /// Where it acts.
     pub env: EnvFile,
+    /// How finished trajectories are scored where rules are not enough.
+    pub score: ScoreFile,
     /// How the data set is written.
     pub records: RecordsFile,
     /// How often, how long and how many.
@@ -72,6 +74,8 @@ pub struct Job {
     pub policy: PolicyConfig,
     /// `[env]`.
     pub env: EnvConfig,
+    /// `[score]`.
+    pub score: ScoreConfig,
     /// `[records]`.
     pub records: RecordsConfig,
     /// `[limits]`.
@@ -139,6 +143,7 @@ impl JobFile {
         let tasks = note(self.tasks.check(base), &mut problems);
         let policy = note(self.policy.resolved(base).check(), &mut problems);
         let env = note(self.env.check(base), &mut problems);
+        let score = note(self.score.check(base), &mut problems);
         let records = note(self.records.check(), &mut problems);
         let limits = note(self.limits.check(), &mut problems);
         let telemetry = note(self.telemetry.check(), &mut problems);
@@ -147,10 +152,11 @@ impl JobFile {
             Some(tasks),
             Some(policy),
             Some(env),
+            Some(score),
             Some(records),
             Some(limits),
             Some(telemetry),
-        ) = (run_name, tasks, policy, env, records, limits, telemetry)
+        ) = (run_name, tasks, policy, env, score, records, limits, telemetry)
         else {
             return Err(problems);
         };
@@ -161,7 +167,19 @@ impl JobFile {
             )]);
         }
         let (run_dir, warnings) = (output_dir.join(run_name.as_str()), Vec::new());
-        Ok(Job { run_name, run_dir, tasks, policy, env, records, limits, telemetry, resolved, warnings })
+        Ok(Job {
+            run_name,
+            run_dir,
+            tasks,
+            policy,
+            env,
+            score,
+            records,
+            limits,
+            telemetry,
+            resolved,
+            warnings,
+        })
     }
 
     /// The same with every path absolute.
@@ -171,6 +189,7 @@ impl JobFile {
             tasks: self.tasks.resolved(base),
             policy: self.policy.resolved(base),
             env: self.env.resolved(base),
+            score: self.score.resolved(base),
             ..self
         }
     }
@@ -445,7 +464,16 @@ mod tests {
         // Only what is absent unless chosen.
         assert_eq!(
             missing,
-            ["tasks.groups", "env.browser", "records.max_delay_millis", "limits.trajectories_per_version"]
+            [
+                "tasks.groups",
+                "env.browser",
+                "score.judge.key_env",
+                "score.judge.key_file",
+                "score.judge.usd_per_million_prompt_tokens",
+                "score.judge.usd_per_million_completion_tokens",
+                "records.max_delay_millis",
+                "limits.trajectories_per_version"
+            ]
         );
     }
 

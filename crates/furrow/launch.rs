@@ -35,6 +35,10 @@ const IDENTITY: &[&str] = &[
     "policy.sampling",
     "policy.context",
     "policy.instructions",
+    "score.judge.model",
+    "score.judge.screenshots",
+    "score.judge.votes",
+    "score.judge.show_reference",
 ];
 
 impl Launch {
@@ -48,13 +52,29 @@ impl Launch {
         for note in set.notes() {
             output::complain(&format!("note: {note}"));
         }
+        if set.judged() > 0 && job.score.judge.is_none() {
+            output::complain(&format!(
+                "note: {} of {} tasks need a judge and the job names none: their trajectories would end as scorer_error; \
+                 set score.judge.endpoint and score.judge.model, or leave them out with exclude",
+                set.judged(),
+                set.specs().len()
+            ));
+        }
         Ok(Self { job, set })
+    }
+
+    /// Reads the judge's key, where there is a judge: a job without it is wrong for this place.
+    pub fn with_key(mut self) -> Result<Self, Failure> {
+        let judge = self.job.score.judge.take().map(furrow_coordinator::JudgeConfig::with_key).transpose();
+        self.job.score.judge = judge.map_err(|problem| Failure::Input(vec![problem]))?;
+        Ok(self)
     }
 
     /// What the coordinator is told.
     pub fn coordinator(self, resume: bool) -> Result<furrow_coordinator::Job, Failure> {
         let Self { job, set } = self;
         let identity = identity(&job.resolved, &set.fingerprint())?;
+
         Ok(furrow_coordinator::Job {
             run_id: job.run_name,
             run_dir: job.run_dir,
@@ -64,6 +84,7 @@ impl Launch {
             tasks: set,
             tasks_config: job.tasks,
             session: job.policy.session,
+            judge: job.score.judge,
             limits: job.limits,
             records: job.records,
         })

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::{bench, check, checkpoint, doctor, model, plan, records, report, roles, run, tasks};
+use crate::commands::{bench, check, checkpoint, doctor, model, plan, records, report, roles, run, score, tasks};
 
 /// Collects rollouts of computer-use agents in real browsers and writes them to Parquet.
 #[derive(Debug, Parser)]
@@ -46,6 +46,8 @@ enum Command {
     Replay(commands::replay::ReplayArgs),
     /// Say how well the policy did: success, reward and pass@k with intervals, by suite, site and difficulty
     Report(report::ReportArgs),
+    /// Score stored trajectories again, with scorers of today, into data/scores/
+    Score(score::ScoreArgs),
     /// Say what a model takes on a device, how many sessions fit, and the floor of a rollout
     Plan(plan::PlanArgs),
     /// Write random checkpoints of the published architecture, or look at any
@@ -99,6 +101,7 @@ fn main() -> ExitCode {
         Command::Records(command) => records::run(&command),
         Command::Replay(args) => commands::replay::run(&args),
         Command::Report(args) => report::run(&args),
+        Command::Score(args) => score::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Checkpoint(command) => checkpoint::run(&command),
         Command::Model(command) => model::run(&command),

@@ -203,6 +203,11 @@ impl LimitsFile {
 }
 
 impl LimitsConfig {
+    /// Trajectories scored at the same time.
+    pub fn scorers_max(&self) -> usize {
+        self.scorers_max
+    }
+
     /// How often a worker says that it is there.
     pub fn heartbeat(&self) -> Duration {
         Duration::from_millis(self.rules.heartbeat_millis)

@@ -17,6 +17,7 @@ use crate::crash;
 use crate::durable::{DurableError, make_durable_dir};
 use crate::groups::span;
 use crate::identity::Identity;
+use crate::judge::JudgeConfig;
 use crate::ledger::{Ledger, LedgerError, Mutation, RunOpening, SqliteLedger, Standing, TrajectoryRow};
 use crate::lock::{LockError, RunLock};
 use crate::plan::{JobPlan, UnknownTask};
@@ -43,6 +44,8 @@ pub struct Job {
     pub tasks_config: TasksConfig,
     /// How sessions are set up.
     pub session: SessionSpec,
+    /// `[score.judge]`, its key read; `None`: there is nobody to ask.
+    pub judge: Option<JudgeConfig>,
     /// `[limits]`.
     pub limits: LimitsConfig,
     /// `[records]`.
@@ -53,6 +56,7 @@ pub struct Job {
 pub struct Coordinator {
     pub(crate) run_id: Id<Run>,
     pub(crate) run_dir: PathBuf,
+    pub(crate) judge: Option<JudgeConfig>,
     pub(crate) limits: LimitsConfig,
     pub(crate) disk_reserve_bytes: u64,
     pub(crate) plan: Arc<JobPlan>,
@@ -138,6 +142,7 @@ impl Coordinator {
             spooled: take_stock(&spool, &recovered)?,
             run_id: job.run_id,
             run_dir: job.run_dir,
+            judge: job.judge,
             limits: job.limits,
             disk_reserve_bytes: job.records.disk_reserve_bytes,
             plan: Arc::new(plan),

@@ -19,6 +19,7 @@ use tonic::transport::server::Connected;
 use crate::core::{Core, Decision, Event, Over, Progress, ShardNews};
 use crate::crash;
 use crate::disk::{DiskGate, Room};
+use crate::judge::Judge;
 use crate::ledger::LedgerError;
 use crate::lock::RunLock;
 use crate::open::{Coordinator, CoordinatorError, Job};
@@ -63,6 +64,8 @@ struct Office {
     failure: Failure,
     /// Scorings and other work beside the loop.
     side_work: TaskTracker,
+    /// Ends what a judge is being asked.
+    judging: CancellationToken,
     lock: RunLock,
 }
 
@@ -72,6 +75,7 @@ struct Staff {
     server_stop: CancellationToken,
     disk: JoinHandle<()>,
     side_work: TaskTracker,
+    judging: CancellationToken,
     performer: JoinHandle<()>,
     reporter: JoinHandle<()>,
 }
@@ -127,6 +131,7 @@ impl Office {
         let Coordinator {
             run_id,
             run_dir,
+            judge,
             limits,
             disk_reserve_bytes,
             plan,
@@ -152,9 +157,11 @@ impl Office {
         let (decided, decisions) = mpsc::channel(limits.commits_max);
         let (over_told, over) = watch::channel(None);
         let (publisher, reports) = publisher.start(queue).map_err(CoordinatorError::Thread)?;
+        let judging = CancellationToken::new();
         let scorers = Scorers {
             plan: plan.clone(),
             spool: spool.clone(),
+            judge: judge.map(|config| Judge::new(config, judging.clone())),
             desk: desk.clone(),
             tracker: side_work.clone(),
             places: Arc::new(Semaphore::new(limits.scorers_max)),
@@ -195,6 +202,7 @@ impl Office {
             disk,
             failure,
             side_work,
+            judging,
             lock,
         })
     }
@@ -213,6 +221,7 @@ impl Office {
             server_stop,
             disk: tokio::spawn(watch_disk(self.disk, desk.clone())),
             side_work: self.side_work,
+            judging: self.judging,
             performer: tokio::spawn(perform(self.performer, failure.clone())),
             reporter: tokio::spawn(report(self.reports, desk, failure.clone())),
         };
@@ -231,6 +240,8 @@ impl Staff {
             abort.abort();
         }
         self.disk.abort();
+        // What is not judged yet is judged when the run is resumed.
+        self.judging.cancel();
         self.side_work.close();
         self.side_work.wait().await;
         note_panic("performer", self.performer.await, failure);

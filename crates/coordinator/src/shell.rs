@@ -305,6 +305,7 @@ impl Performer {
 /// What the publisher needs to know of an ended trajectory.
 fn facts(plan: &JobPlan, outgoing: Outgoing) -> Result<TrajectoryFacts, UnknownTask> {
     let Outgoing { of, start, ended, verdict, draw } = outgoing;
+    let cost_usd = verdict.as_ref().and_then(|verdict| furrow_tasks::judge_cost_usd(&verdict.score));
     Ok(TrajectoryFacts {
         ancestry: of,
         task: plan.task(&draw)?,
@@ -319,7 +320,7 @@ fn facts(plan: &JobPlan, outgoing: Outgoing) -> Result<TrajectoryFacts, UnknownT
         started_at_micros: start.at_micros,
         ended,
         verdict,
-        cost_usd: None,
+        cost_usd,
     })
 }
 

@@ -10,9 +10,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use furrow_coordinator::core::Over;
-use furrow_coordinator::{Coordinator, CoordinatorError, LimitsFile, Summary};
-use furrow_records::{DataSet, verify};
+use furrow_coordinator::{
+    Coordinator, CoordinatorError, JudgeFile, LimitsFile, RescoreError, RescoreFilter, RescoreJob,
+    RescoreSummary, Summary, rescore,
+};
+use furrow_records::{DataSet, RecordsFile, verify};
 use furrow_rollout::{End, PROTOCOL_VERSION, SCHEMA_VERSION, Status as Scored};
+use furrow_testkit::judge::{Deed, StandIn};
 use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
 use furrow_wire::v1::registration_service_client::RegistrationServiceClient;
 use furrow_wire::{Connect, MESSAGE_BYTES_MAX, Tcp, digest, v1};
@@ -23,7 +27,7 @@ use tonic::transport::Channel;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Code, Status};
 
-use common::{Lent, Setup, env, policy, record};
+use common::{Lent, Setup, env, judge, policy, record};
 
 /// Everything here is done in seconds or never.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -417,5 +421,292 @@ async fn many_sessions_at_once_lose_nothing() {
     sessions.join_all().await;
     let summary = farm.end().await.unwrap();
     assert_eq!((summary.progress.scored, summary.progress.published, summary.progress.steps), (80, 80, 240));
+    assert!(verify(&dir.path().join("run")).unwrap().is_sound());
+}
+
+/// A judge at a stand-in, which is quick to give up.
+fn judged_by(server: &StandIn) -> JudgeFile {
+    JudgeFile {
+        endpoint: server.endpoint(),
+        model: "eye".into(),
+        attempts_max: 2,
+        pause_millis: 5,
+        call_millis: 2_000,
+        deadline_millis: 10_000,
+        usd_per_million_prompt_tokens: Some(10.0),
+        usd_per_million_completion_tokens: Some(100.0),
+        ..JudgeFile::default()
+    }
+}
+
+fn says(text: &str) -> Deed {
+    Deed::Say(text.to_owned())
+}
+
+/// Every file of a run directory, read whole.
+fn all_bytes(dir: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
+    let mut files = Vec::new();
+    let mut folders = vec![dir.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                files.push((path.clone(), std::fs::read(path).unwrap()));
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+const JUDGED: &str = r#"{"kind":"judge"}"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_judge_is_asked_and_its_votes_are_the_reward() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("key"), "sk-not-to-be-seen\n").unwrap();
+    let deeds =
+        vec![Deed::Status(429, Some("0.01")), says("It says 42. SUCCESS"), says("hm"), says("SUCCESS")];
+    let server = StandIn::start(deeds).unwrap();
+    let judge =
+        JudgeFile { votes: 3, screenshots: 2, key_file: Some(dir.path().join("key")), ..judged_by(&server) };
+    let mut farm = Farm::open(Setup { score: JUDGED, judge, ..Setup::default() }, dir.path()).await.unwrap();
+    farm.register().await;
+    let lent = farm.lease_one().await;
+    farm.act(&lent, 3, "forty-two").await;
+    farm.end().await.unwrap();
+
+    let asked = server.asked();
+    assert_eq!(asked.len(), 4, "once more after the 429, and three votes: no two of the first two agree");
+    for (turn, seed) in [(0, 42), (1, 42), (2, 43), (3, 44)] {
+        let body: serde_json::Value = serde_json::from_str(&asked[turn].body).unwrap();
+        assert_eq!((body["seed"].as_i64(), body["model"].as_str()), (Some(seed), Some("eye")));
+        let content = body["messages"][1]["content"].as_array().unwrap();
+        assert_eq!(content.len(), 3, "the words and two pictures");
+        let words = content[0]["text"].as_str().unwrap();
+        assert!(words.contains("The task: \"Say 42.\"\nThe agent's answer: \"forty-two\""), "{words}");
+        assert!(asked[turn].headers.iter().any(|header| header.ends_with("Bearer sk-not-to-be-seen")));
+    }
+    let run = dir.path().join("run");
+    assert!(verify(&run).unwrap().is_sound());
+    let rows: Vec<_> = DataSet::open(&run).unwrap().trajectories().map(Result::unwrap).collect();
+    let score = rows[0].score.as_ref().unwrap();
+    assert_eq!((score.reward, score.success, score.scorer.as_str()), (Some(1.0), Some(true), "judge"));
+    assert!(
+        score.rationale.starts_with("eye on the last 2 screenshots: 2 yes, 0 no, 1 without"),
+        "{}",
+        score.rationale
+    );
+    // 3 × (1200 × 10 + 30 × 100) / 1,000,000 = 0.045
+    assert!((rows[0].cost_usd.unwrap() - 0.045).abs() < 1e-6, "{:?}", rows[0].cost_usd);
+    for (path, bytes) in all_bytes(&run) {
+        let text = String::from_utf8_lossy(&bytes);
+        assert!(!text.contains("sk-not-to-be-seen"), "the key is in {}", path.display());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_judge_that_comes_back_scores_and_one_that_does_not_is_no_zero() {
+    let limits = || LimitsFile { score_attempts_max: 2, attempts_max: 2, ..Setup::default().limits };
+    // It heals: the first scoring fails after two attempts, the second is heard.
+    let dir = tempfile::tempdir().unwrap();
+    let server = StandIn::start(vec![Deed::Status(500, None), Deed::Truncated, says("NOT SUCCESS")]).unwrap();
+    let setup = Setup { score: JUDGED, judge: judged_by(&server), limits: limits(), ..Setup::default() };
+    let mut farm = Farm::open(setup, dir.path()).await.unwrap();
+    farm.register().await;
+    let lent = farm.lease_one().await;
+    farm.act(&lent, 1, "42").await;
+    let summary = farm.end().await.unwrap();
+    assert_eq!((summary.progress.scored, summary.progress.successes), (1, 0));
+    assert_eq!(server.asked().len(), 3);
+
+    // It does not, in each way a server can fail: both attempts at the slot end as scorer_error, nothing is scored.
+    let gone = StandIn::start(vec![]).unwrap().endpoint();
+    let servers = [
+        vec![Deed::Status(503, None)],
+        vec![Deed::Status(401, None)],
+        vec![says("I cannot tell.")],
+        vec![Deed::Body("<html>".into())],
+        vec![Deed::Silence(Duration::from_secs(60))],
+        vec![Deed::Huge(2 << 20)],
+        vec![],
+    ];
+    for deeds in servers {
+        let dir = tempfile::tempdir().unwrap();
+        let server = StandIn::start(deeds.clone()).unwrap();
+        let mut judge = JudgeFile { call_millis: 200, ..judged_by(&server) };
+        if deeds.is_empty() {
+            judge.endpoint.clone_from(&gone);
+        }
+        let setup = Setup { score: JUDGED, judge, limits: limits(), ..Setup::default() };
+        let mut farm = Farm::open(setup, dir.path()).await.unwrap();
+        farm.register().await;
+        for _ in 0..2 {
+            let lent = farm.lease_one().await;
+            farm.act(&lent, 1, "42").await;
+        }
+        let summary = farm.end().await.unwrap();
+        assert_eq!(summary.progress.scored, 0, "{deeds:?}");
+        assert_eq!(summary.progress.failed.get(&End::ScorerError), Some(&2), "{deeds:?}");
+        let run = dir.path().join("run");
+        assert!(verify(&run).unwrap().is_sound(), "{deeds:?}");
+        for row in DataSet::open(&run).unwrap().trajectories().map(Result::unwrap) {
+            assert_eq!((row.status, row.ending.end, row.score), (Scored::Failed, End::ScorerError, None));
+            assert!(
+                row.ending.reason.starts_with("scorer judge came to no verdict: "),
+                "{}",
+                row.ending.reason
+            );
+        }
+        assert_eq!(DataSet::open(&run).unwrap().steps().count(), 0, "{deeds:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_judge_that_hangs_does_not_keep_a_stopping_coordinator() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = StandIn::start(vec![Deed::Status(503, None)]).unwrap();
+    let judge =
+        JudgeFile { attempts_max: 100, pause_millis: 60_000, deadline_millis: 600_000, ..judged_by(&server) };
+    let setup = || Setup { score: JUDGED, ..Setup::default() };
+    let mut farm = Farm::open(Setup { judge, ..setup() }, dir.path()).await.unwrap();
+    farm.register().await;
+    let lent = farm.lease_one().await;
+    farm.act(&lent, 1, "42").await;
+    while server.asked().is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    farm.stop().await.unwrap();
+    // Acknowledged and not scored: the next coordinator has it judged.
+    let server = StandIn::start(vec![says("SUCCESS")]).unwrap();
+    let farm =
+        Farm::open(Setup { resume: true, judge: judged_by(&server), ..setup() }, dir.path()).await.unwrap();
+    let summary = farm.end().await.unwrap();
+    assert_eq!((summary.over, summary.progress.scored), (Over::Complete, 1));
+}
+
+/// Scores a run again, with the stored scorers or with those of a task file that is `score` for both tasks.
+fn again(
+    dir: &Path,
+    score: Option<&'static str>,
+    by: JudgeFile,
+    change: impl FnOnce(&mut RescoreJob),
+) -> Result<RescoreSummary, RescoreError> {
+    let elsewhere = tempfile::tempdir().unwrap();
+    let tasks = score.map(|score| Setup { score, ..Setup::default() }.job(elsewhere.path()).tasks);
+    let mut job = RescoreJob {
+        run_dir: dir.join("run"),
+        tasks,
+        filter: RescoreFilter::default(),
+        judge: judge(by),
+        scorers_max: 3,
+        records: RecordsFile::default().check().unwrap(),
+        job_toml: "[run]\nname = \"other\"\n".into(),
+        dry_run: false,
+    };
+    change(&mut job);
+    let mut last = (0, 0);
+    let done = rescore(job, &CancellationToken::new(), |done, total| last = (done, total));
+    if done.is_ok() {
+        assert!(last.0 == last.1 && last.1 > 0, "{last:?}");
+    }
+    done
+}
+
+const OTHER: &str = r#"{"kind":"answer","match":"must_include","value":"idea"}"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_scorer_gives_the_changed_reward_and_nothing_stored_is_rewritten() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut farm =
+        Farm::open(Setup { groups: 3, group_size: 2, ..Setup::default() }, dir.path()).await.unwrap();
+    farm.register().await;
+    let broken = farm.lease_one().await;
+    farm.finish(broken.ending(0, End::BrowserDead, None)).await.unwrap();
+    for answer in ["42", "42", "42", "no idea", "an idea", "41"] {
+        let lent = farm.lease_one().await;
+        farm.act(&lent, 2, answer).await;
+    }
+    let run = dir.path().join("run");
+    assert!(matches!(again(dir.path(), None, JudgeFile::default(), |_| {}), Err(RescoreError::Lock(_))));
+    farm.end().await.unwrap();
+    let before = all_bytes(&run.join("data"));
+
+    let blocking = |work: Box<dyn FnOnce() + Send>| tokio::task::spawn_blocking(work);
+    let path = dir.path().to_owned();
+    blocking(Box::new(move || {
+        let run = path.join("run");
+        let rehearsed = again(&path, Some(OTHER), JudgeFile::default(), |job| job.dry_run = true).unwrap();
+        assert_eq!((rehearsed.scored, rehearsed.changed, rehearsed.manifest_version), (6, 4, None));
+        assert_eq!(all_bytes(&run.join("data")), before, "nothing is written");
+
+        let same = again(&path, None, JudgeFile::default(), |_| {}).unwrap();
+        assert_eq!((same.shown, same.scored, same.changed, same.failed), (6, 6, 0, 1));
+        assert_eq!((same.reward_before, same.reward_after), (3.0, 3.0));
+        let other = again(&path, Some(OTHER), JudgeFile::default(), |_| {}).unwrap();
+        // "no idea" denies it: of the six only "an idea" is right, and the three that said 42 are not any more.
+        assert_eq!((other.scored, other.changed, other.reward_after), (6, 4, 1.0));
+        assert_eq!((other.successes_before, other.successes_after), (3, 1));
+        assert!(other.manifest_version > same.manifest_version);
+
+        let report = verify(&run).unwrap();
+        assert!(report.is_sound(), "{report:?}");
+        assert_eq!(report.counts.scores, 12);
+        let data = DataSet::open(&run).unwrap();
+        let mut answers = std::collections::BTreeMap::new();
+        for row in data.trajectories().map(Result::unwrap).filter(|row| row.status == Scored::Scored) {
+            let answer = row.ending.evidence.unwrap().answer.unwrap();
+            assert_eq!(
+                row.score.unwrap().reward,
+                Some(if answer == "42" { 1.0 } else { 0.0 }),
+                "what is stored stays"
+            );
+            answers.insert(row.ancestry.trajectory_id.to_string(), answer);
+        }
+        for row in data.rescores().map(Result::unwrap).skip(6) {
+            let right = answers[row.ancestry.trajectory_id.as_str()] == "an idea";
+            assert_eq!(row.score.reward, Some(if right { 1.0 } else { 0.0 }));
+        }
+        let after = all_bytes(&run.join("data"));
+        for file in &before {
+            assert!(after.contains(file), "{} was rewritten", file.0.display());
+        }
+
+        // A few, by suite and id; and a file that a killed scoring left is swept away.
+        std::fs::write(run.join("data/scores/loopback-score-1.parquet"), "half").unwrap();
+        let none = again(&path, Some(OTHER), JudgeFile::default(), |job| job.filter.suite = Some("x".into()))
+            .unwrap();
+        assert_eq!((none.shown, none.left_out, none.manifest_version), (0, 6, None));
+        let all =
+            again(&path, None, JudgeFile::default(), |job| job.filter.task = Some("*s*".into())).unwrap();
+        assert_eq!(all.shown, 6);
+        assert!(!run.join("data/scores/loopback-score-1.parquet").exists());
+        assert!(verify(&run).unwrap().is_sound());
+
+        // A judge that is not there gives no rows; one that is sees the pictures of the last steps.
+        let server = StandIn::start(vec![Deed::Status(503, None)]).unwrap();
+        let unheard = again(&path, Some(JUDGED), judged_by(&server), |_| {}).unwrap();
+        assert_eq!((unheard.scored, unheard.unscored, unheard.manifest_version), (0, 6, None));
+        assert!(unheard.named[0].1.contains("answered 503"), "{:?}", unheard.named);
+        let server = StandIn::start(vec![says("SUCCESS")]).unwrap();
+        let by = JudgeFile { screenshots: 3, ..judged_by(&server) };
+        let judged = again(&path, Some(JUDGED), by, |_| {}).unwrap();
+        assert_eq!((judged.scored, judged.reward_after), (6, 6.0));
+        assert!((judged.cost_usd.unwrap() - 6.0 * 0.015).abs() < 1e-4, "{:?}", judged.cost_usd);
+        // Two steps and the end; the answer's own step shows the same page as the end.
+        for asked in server.asked() {
+            assert_eq!(asked.body.matches("data:image/png").count(), 2);
+        }
+        assert!(verify(&run).unwrap().is_sound());
+    }))
+    .await
+    .unwrap();
+
+    // The coordinator goes on beside the scores.
+    let setup = Setup { resume: true, groups: 3, group_size: 2, ..Setup::default() };
+    let summary = Farm::open(setup, dir.path()).await.unwrap().end().await.unwrap();
+    assert_eq!(summary.over, Over::Complete);
     assert!(verify(&dir.path().join("run")).unwrap().is_sound());
 }

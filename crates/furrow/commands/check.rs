@@ -19,7 +19,7 @@ pub struct CheckArgs {
 
 /// Runs the command.
 pub fn run(args: &CheckArgs) -> Result<(), Failure> {
-    let Launch { job, set } = Launch::read(&args.job)?;
+    let Launch { job, set } = Launch::read(&args.job)?.with_key()?;
     let groups = Sampler::new(&set, &job.tasks).groups();
     let trajectories = groups * u64::from(job.tasks.group_size);
     if args.json {

@@ -11,4 +11,5 @@ pub mod replay;
 pub mod report;
 pub mod roles;
 pub mod run;
+pub mod score;
 pub mod tasks;

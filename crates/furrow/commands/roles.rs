@@ -58,7 +58,7 @@ pub struct PolicyArgs {
 
 /// Runs a coordinator until its job is over or it is told to stop.
 pub fn coordinator(args: &CoordinatorArgs) -> Result<(), Failure> {
-    let launch = Launch::read(&args.job)?;
+    let launch = Launch::read(&args.job)?.with_key()?;
     let begin = args.begin.begin();
     let (dir, telemetry) = (launch.job.run_dir.clone(), launch.job.telemetry.clone());
     launch::runtime()?.block_on(async {

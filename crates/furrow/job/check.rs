@@ -4,7 +4,7 @@ use super::shape::Shape;
 use super::tree::{Node, Place, Problem, Value};
 
 /// Keys that documents speak of and this version does not act on. Accepting them would be a promise.
-pub const LATER: [&str; 4] = ["policy.weights", "score", "eval", "dashboard"];
+pub const LATER: [&str; 3] = ["policy.weights", "eval", "dashboard"];
 
 /// What [`check`] found.
 #[derive(Debug, Default)]

@@ -28,9 +28,11 @@ pub struct MergePlan {
     pub parts: Vec<WrittenFile>,
 }
 
-/// What is worth merging now: per table, as many small files as fit one shard, once enough have gathered.
+/// What is worth merging now: per table, as many small files as fit one shard, once enough have gathered. Scores are left alone:
+/// each file of them was written by a job of its own.
 pub fn plan(snapshot: &Snapshot, config: &RecordsConfig) -> Vec<MergePlan> {
-    Table::ALL.into_iter().filter_map(|table| plan_table(snapshot, config, table)).collect()
+    let tables = Table::ALL.into_iter().filter(|table| *table != Table::Scores);
+    tables.filter_map(|table| plan_table(snapshot, config, table)).collect()
 }
 
 fn plan_table(snapshot: &Snapshot, config: &RecordsConfig, table: Table) -> Option<MergePlan> {

@@ -1,7 +1,7 @@
 //! Picks task ids by patterns with `*` (any run of characters) and `?` (any one).
 
 /// Whether the whole text fits the pattern. Linear in text × stars: a failed star takes one character more and goes on.
-pub(crate) fn fits(pattern: &str, text: &str) -> bool {
+pub fn fits(pattern: &str, text: &str) -> bool {
     let pattern: Vec<char> = pattern.chars().collect();
     let text: Vec<char> = text.chars().collect();
     let (mut p, mut t) = (0, 0);

@@ -23,6 +23,7 @@ mod web;
 mod webvoyager;
 
 pub use config::{MiniwobReward, SamplerKind, SourceConfig, SourceFile, TasksConfig, TasksFile};
+pub use glob::fits as fits_pattern;
 pub use judge::{Habits, Judge, Question, Reply};
 pub use sampler::{Draw, Sampler};
 pub use score::{Facts, Finished, ScoreError, Scorer, judge_cost_usd};

@@ -106,9 +106,14 @@ impl TaskSet {
         &self.sites
     }
 
-    /// What a person should know before the job starts: skipped suites, tasks that cannot be scored. Each a sentence.
+    /// What a person should know before the job starts, such as suites that were skipped. Each a sentence.
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    /// How many of its tasks a judge has to score.
+    pub fn judged(&self) -> usize {
+        self.specs.iter().filter(|spec| spec.scorer.needs_judge()).count()
     }
 
     /// The task of that name.
@@ -157,7 +162,6 @@ impl TaskSet {
         }
         let weight = source.weight / (specs.len().max(1) as f64 * f64::from(source.repeat));
         specs.iter_mut().for_each(|spec| spec.weight = weight);
-        self.note_judged(source, &specs);
         self.specs.append(&mut specs);
         for site in loaded.sites {
             self.add_site(site, source, problems);
@@ -172,19 +176,6 @@ impl TaskSet {
                 "{}: another source already serves {} from elsewhere; give this one another suite name",
                 source.key, site.host
             )),
-        }
-    }
-
-    fn note_judged(&mut self, source: &SourceConfig, specs: &[TaskSpec]) {
-        let judged = specs.iter().filter(|spec| spec.scorer.needs_judge()).count();
-        if judged > 0 {
-            self.notes.push(format!(
-                "{}: {judged} of {} tasks of suite {} need a judge and none is available: \
-                 their trajectories would end as scorer_error; leave them out with exclude",
-                source.key,
-                specs.len(),
-                source.suite
-            ));
         }
     }
 

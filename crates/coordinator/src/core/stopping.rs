@@ -63,7 +63,8 @@ impl Core {
         self.stop(Some(detail), turn);
     }
 
-    /// When the grace is over, what is still lent is cancelled; a resumed job tries it again.
+    /// When the grace is over, what is still lent is cancelled; a resumed job tries it again. What is still being scored stays
+    /// finished and unscored in the ledger, and a resumed job has it scored: a judge may take longer than anybody waits.
     pub(super) fn end_grace(&mut self, turn: &mut Turn) {
         let ended = |stopping: &Stopping| stopping.until_millis <= turn.now.millis;
         if !self.stopping.as_ref().is_some_and(ended) {
@@ -73,6 +74,7 @@ impl Core {
         if let Some(stopping) = &mut self.stopping {
             stopping.cancelled += leases.len() as u64;
         }
+        self.scoring.clear();
         for lease in leases {
             self.fail_lease(lease, End::Cancelled, "the coordinator was stopping", turn);
         }

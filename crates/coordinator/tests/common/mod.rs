@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use bytes::Bytes;
-use furrow_coordinator::{Identity, Job, LimitsFile};
+use furrow_coordinator::{Identity, Job, JudgeFile, LimitsFile, ScoreFile};
 use furrow_records::RecordsFile;
 use furrow_records::fixtures::{Plot, png};
 use furrow_rollout::{
@@ -20,7 +20,13 @@ pub struct Setup {
     pub seed: u64,
     pub resume: bool,
     pub limits: LimitsFile,
+    /// The tasks' scorer.
+    pub score: &'static str,
+    pub judge: JudgeFile,
 }
+
+/// The scorer of tasks that say nothing else.
+pub const EXACT: &str = r#"{"kind":"answer","match":"exact","value":"42"}"#;
 
 impl Default for Setup {
     fn default() -> Self {
@@ -30,7 +36,8 @@ impl Default for Setup {
             drain_grace_millis: 0,
             ..LimitsFile::default()
         };
-        Self { groups: 1, group_size: 1, seed: 1, resume: false, limits }
+        let (score, judge) = (EXACT, JudgeFile::default());
+        Self { groups: 1, group_size: 1, seed: 1, resume: false, limits, score, judge }
     }
 }
 
@@ -40,7 +47,8 @@ impl Setup {
         let file = dir.join("tasks.jsonl");
         let line = |name: &str| {
             format!(
-                r#"{{"task_id":"{name}","goal":"Say 42.","start_url":"http://pages.test/","score":{{"kind":"answer","match":"exact","value":"42"}}}}"#
+                r#"{{"task_id":"{name}","goal":"Say 42.","start_url":"http://pages.test/","score":{}}}"#,
+                self.score
             )
         };
         std::fs::write(&file, format!("{}\n{}\n", line("first"), line("second"))).unwrap();
@@ -67,10 +75,17 @@ impl Setup {
                 context: ContextPolicy::Append,
                 instructions: String::new(),
             },
+            judge: judge(self.judge),
             limits: self.limits.check().unwrap(),
             records: RecordsFile { disk_reserve_bytes: 16 << 20, ..RecordsFile::default() }.check().unwrap(),
         }
     }
+}
+
+/// A judge as a job names it, its key read.
+pub fn judge(judge: JudgeFile) -> Option<furrow_coordinator::JudgeConfig> {
+    let config = ScoreFile { judge }.check(Path::new("/")).unwrap().judge;
+    config.map(|config| config.with_key().unwrap())
 }
 
 /// An assignment and the messages of whoever holds it.

@@ -1,0 +1,423 @@
+//! The job's `[score]` section, and the judge it names: a vision model behind an OpenAI-compatible endpoint.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use furrow_openai::{Ask, Client, ClientConfig, Key, Until};
+use furrow_tasks::{Habits, Question, Reply};
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+/// A key is a line; what is longer is another file.
+const KEY_FILE_BYTES_MAX: u64 = 4096;
+
+/// `[score]` as written.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ScoreFile {
+    /// Whom tasks ask that are scored by a judge.
+    pub judge: JudgeFile,
+}
+
+/// `[score.judge]` as written.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct JudgeFile {
+    /// Address below which `/chat/completions` lies, such as `http://127.0.0.1:8000/v1`; empty: there is no judge.
+    pub endpoint: String,
+    /// The model's name there; it must take pictures.
+    pub model: String,
+    /// Environment variable that holds the key; absent: none is sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_env: Option<String>,
+    /// File that holds the key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_file: Option<PathBuf>,
+    /// Screenshots it is shown, the last ones, where a task does not say.
+    pub screenshots: u32,
+    /// Times it is asked where a task does not say; more than half must agree.
+    pub votes: u32,
+    /// Whether it is told the reference answer. The published protocol does not.
+    pub show_reference: bool,
+    /// Its sampling temperature.
+    pub temperature: f64,
+    /// Its seed; each further vote takes the next.
+    pub seed: u32,
+    /// Most tokens of a reply.
+    pub max_tokens: u32,
+    /// Longest reply; a longer one is not read to its end.
+    pub reply_bytes_max: u64,
+    /// Deadline of one call.
+    pub call_millis: u64,
+    /// Deadline of one scoring, all votes and attempts together.
+    pub deadline_millis: u64,
+    /// Attempts at one question before the scoring fails; `limits.score_attempts_max` scorings are tried.
+    pub attempts_max: u32,
+    /// Pause before the second attempt; it doubles with each further one.
+    pub pause_millis: u64,
+    /// Price of a million tokens of questions, US dollars; absent: costs are not counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usd_per_million_prompt_tokens: Option<f64>,
+    /// Price of a million tokens of replies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usd_per_million_completion_tokens: Option<f64>,
+}
+
+/// `[score]`, checked.
+#[derive(Debug, Clone, Default)]
+pub struct ScoreConfig {
+    /// The judge, if the job names one.
+    pub judge: Option<JudgeConfig>,
+}
+
+/// `[score.judge]`, checked; the key is not read yet.
+#[derive(Debug, Clone)]
+pub struct JudgeConfig {
+    client: ClientConfig,
+    key: KeySource,
+    habits: Habits,
+    seed: u32,
+    deadline: Duration,
+    prices: Option<Prices>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum KeySource {
+    None,
+    Environment(String),
+    File(PathBuf),
+}
+
+/// US dollars a token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Prices {
+    prompt: f64,
+    completion: f64,
+}
+
+/// The judge, ready to be asked. Clones ask the same one.
+#[derive(Debug, Clone)]
+pub(crate) struct Judge {
+    client: Client,
+    habits: Arc<Habits>,
+    seed: u32,
+    deadline: Duration,
+    prices: Option<Prices>,
+    stop: CancellationToken,
+}
+
+/// The judge during one scoring, which has a deadline.
+#[derive(Debug)]
+pub(crate) struct Sitting<'a> {
+    judge: &'a Judge,
+    deadline: Instant,
+}
+
+impl Default for JudgeFile {
+    /// What the original script asks with: temperature 0, seed 42, 1000 tokens, the last screenshot.
+    fn default() -> Self {
+        Self {
+            endpoint: String::new(),
+            model: String::new(),
+            key_env: None,
+            key_file: None,
+            screenshots: 1,
+            votes: 1,
+            show_reference: false,
+            temperature: 0.0,
+            seed: 42,
+            max_tokens: 1000,
+            // 1000 tokens are 4 kB; with what servers put around them 20.
+            reply_bytes_max: 1 << 20,
+            call_millis: 60_000,
+            deadline_millis: 180_000,
+            attempts_max: 4,
+            pause_millis: 500,
+            usd_per_million_prompt_tokens: None,
+            usd_per_million_completion_tokens: None,
+        }
+    }
+}
+
+impl ScoreFile {
+    /// Checks every value and names every problem. A relative `key_file` begins at `base`, the job file's folder.
+    pub fn check(self, base: &Path) -> Result<ScoreConfig, Vec<String>> {
+        let problems = self.judge.problems();
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let named = !self.judge.endpoint.is_empty();
+        Ok(ScoreConfig { judge: if named { self.judge.config(base) } else { None } })
+    }
+
+    /// The same with every path absolute.
+    pub fn resolved(mut self, base: &Path) -> Self {
+        self.judge.key_file = self.judge.key_file.map(|path| base.join(path));
+        self
+    }
+}
+
+impl JudgeFile {
+    fn problems(&self) -> Vec<String> {
+        let hour = 3_600_000;
+        let mut problems: Vec<String> = [
+            range("screenshots", u64::from(self.screenshots), 1, 100),
+            range("votes", u64::from(self.votes), 1, 99),
+            range("max_tokens", u64::from(self.max_tokens), 1, 100_000),
+            range("reply_bytes_max", self.reply_bytes_max, 1 << 10, 64 << 20),
+            range("call_millis", self.call_millis, 1, hour),
+            range("deadline_millis", self.deadline_millis, 1, hour),
+            range("attempts_max", u64::from(self.attempts_max), 1, 100),
+            range("pause_millis", self.pause_millis, 0, hour),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        if !(0.0..=2.0).contains(&self.temperature) {
+            problems
+                .push(format!("score.judge.temperature: {} is out of range; use 0 to 2", self.temperature));
+        }
+        if self.endpoint.is_empty() {
+            if !self.model.is_empty() {
+                problems.push("score.judge.endpoint: missing; say where the model is asked".into());
+            }
+        } else {
+            problems.extend(self.address_problems());
+        }
+        if self.key_env.is_some() && self.key_file.is_some() {
+            problems.push("score.judge.key_file: stands beside key_env; give one of the two".into());
+        }
+        let prices = [
+            ("usd_per_million_prompt_tokens", self.usd_per_million_prompt_tokens),
+            ("usd_per_million_completion_tokens", self.usd_per_million_completion_tokens),
+        ];
+        for (key, price) in prices {
+            if price.is_some_and(|price| !(0.0..=1e6).contains(&price)) {
+                problems.push(format!("score.judge.{key}: is out of range; use 0 to 1000000"));
+            }
+        }
+        if prices[0].1.is_some() != prices[1].1.is_some() {
+            problems.push(format!(
+                "score.judge.{}: missing; give both prices or none",
+                prices.iter().find(|(_, price)| price.is_none()).map_or("", |(key, _)| key)
+            ));
+        }
+        problems
+    }
+
+    fn address_problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let right = "use an address such as http://127.0.0.1:8000/v1, without login and query";
+        match url::Url::parse(&self.endpoint) {
+            Ok(url)
+                if matches!(url.scheme(), "http" | "https")
+                    && url.username().is_empty()
+                    && url.password().is_none()
+                    && url.query().is_none()
+                    && url.fragment().is_none() => {}
+            // What it holds may be a key: it is not shown.
+            _ => problems
+                .push(format!("score.judge.endpoint: is no http or https address that can be used; {right}")),
+        }
+        if self.model.is_empty() {
+            problems.push("score.judge.model: missing; name the model as its server does".into());
+        }
+        problems
+    }
+
+    fn config(self, base: &Path) -> Option<JudgeConfig> {
+        let key = match (self.key_env, self.key_file) {
+            (Some(name), _) => KeySource::Environment(name),
+            (None, Some(path)) => KeySource::File(base.join(path)),
+            (None, None) => KeySource::None,
+        };
+        let prices = match (self.usd_per_million_prompt_tokens, self.usd_per_million_completion_tokens) {
+            (Some(prompt), Some(completion)) => {
+                Some(Prices { prompt: prompt / 1e6, completion: completion / 1e6 })
+            }
+            _ => None,
+        };
+        Some(JudgeConfig {
+            habits: Habits {
+                model: self.model.clone(),
+                screenshots: self.screenshots,
+                votes: self.votes,
+                show_reference: self.show_reference,
+            },
+            client: ClientConfig {
+                endpoint: self.endpoint.parse().ok()?,
+                key: None,
+                model: self.model,
+                temperature: self.temperature,
+                max_tokens: self.max_tokens,
+                call: Duration::from_millis(self.call_millis),
+                reply_bytes_max: self.reply_bytes_max,
+                attempts_max: self.attempts_max,
+                pause: Duration::from_millis(self.pause_millis),
+            },
+            key,
+            seed: self.seed,
+            deadline: Duration::from_millis(self.deadline_millis),
+            prices,
+        })
+    }
+}
+
+impl JudgeConfig {
+    /// Reads the key, so that a job whose key is missing stops before it starts. The error never holds the key.
+    pub fn with_key(mut self) -> Result<Self, String> {
+        self.client.key = match &self.key {
+            KeySource::None => None,
+            KeySource::Environment(name) => {
+                let value = std::env::var(name).unwrap_or_default();
+                let key = Key::new(&value);
+                let wrong = format!(
+                    "score.judge.key_env: the environment has no key in {name:?}; export it, or name another"
+                );
+                Some(key.ok_or(wrong)?)
+            }
+            KeySource::File(path) => Some(read_key(path)?),
+        };
+        Ok(self)
+    }
+
+    /// How it is asked.
+    pub fn habits(&self) -> &Habits {
+        &self.habits
+    }
+}
+
+fn read_key(path: &Path) -> Result<Key, String> {
+    let wrong = |why: String| format!("score.judge.key_file: {}: {why}", path.display());
+    let length = path.metadata().map_err(|error| wrong(format!("cannot be read: {error}")))?.len();
+    if length > KEY_FILE_BYTES_MAX {
+        return Err(wrong(format!("has {length} bytes; a key is one line")));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+    Key::new(&text).ok_or_else(|| wrong("holds no key; put it there as one line".to_owned()))
+}
+
+impl Judge {
+    pub fn new(config: JudgeConfig, stop: CancellationToken) -> Self {
+        let JudgeConfig { client, habits, seed, deadline, prices, .. } = config;
+        Self { client: Client::new(client), habits: Arc::new(habits), seed, deadline, prices, stop }
+    }
+
+    /// How it is asked.
+    pub fn habits(&self) -> &Habits {
+        &self.habits
+    }
+
+    /// Longest time of one sitting.
+    pub fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    /// Begins a scoring.
+    pub fn sit(&self) -> Sitting<'_> {
+        Sitting { judge: self, deadline: Instant::now() + self.deadline }
+    }
+}
+
+impl furrow_tasks::Judge for Sitting<'_> {
+    fn habits(&self) -> &Habits {
+        &self.judge.habits
+    }
+
+    fn ask(&self, question: &Question) -> Result<Reply, String> {
+        let Judge { client, seed, prices, stop, .. } = self.judge;
+        let ask = Ask {
+            system: question.instructions.clone(),
+            text: question.text.clone(),
+            pictures: question.pictures.clone(),
+            seed: i64::from(*seed) + i64::from(question.vote),
+        };
+        let until = Until { deadline: self.deadline, stopped: &|| stop.is_cancelled() };
+        let said = client.ask(&ask, until).map_err(|error| error.to_string())?;
+        let cost = |prices: &Prices| {
+            prices.prompt * said.prompt_tokens as f64 + prices.completion * said.completion_tokens as f64
+        };
+        Ok(Reply {
+            text: said.text,
+            cut: said.cut,
+            prompt_tokens: said.prompt_tokens,
+            completion_tokens: said.completion_tokens,
+            cost_usd: prices.as_ref().map(cost),
+        })
+    }
+}
+
+fn range(key: &str, value: u64, from: u64, to: u64) -> Option<String> {
+    (!(from..=to).contains(&value))
+        .then(|| format!("score.judge.{key}: {value} is out of range; use {from} to {to}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named() -> JudgeFile {
+        JudgeFile { endpoint: "http://127.0.0.1:8000/v1".into(), model: "m".into(), ..JudgeFile::default() }
+    }
+
+    #[track_caller]
+    fn check(change: impl FnOnce(&mut JudgeFile), want: &[&str]) {
+        let mut judge = named();
+        change(&mut judge);
+        let problems = ScoreFile { judge }.check(Path::new("/jobs")).err().unwrap_or_default();
+        let keys: Vec<_> = problems.iter().filter_map(|problem| problem.split(": ").next()).collect();
+        assert_eq!(keys, want, "{problems:?}");
+    }
+
+    #[test]
+    fn every_wrong_value_is_named_by_its_key() {
+        check(|_| {}, &[]);
+        check(|file| file.model = String::new(), &["score.judge.model"]);
+        check(|file| file.endpoint = String::new(), &["score.judge.endpoint"]);
+        for endpoint in ["x", "ftp://a/", "http://me:pw@a/v1", "http://a/v1?key=s", "https://"] {
+            check(|file| file.endpoint = endpoint.into(), &["score.judge.endpoint"]);
+        }
+        check(|file| file.votes = 0, &["score.judge.votes"]);
+        check(|file| file.temperature = f64::NAN, &["score.judge.temperature"]);
+        check(
+            |file| file.usd_per_million_prompt_tokens = Some(1.0),
+            &["score.judge.usd_per_million_completion_tokens"],
+        );
+        check(
+            |file| (file.key_env, file.key_file) = (Some("A".into()), Some("b".into())),
+            &["score.judge.key_file"],
+        );
+        assert!(ScoreFile::default().check(Path::new("/")).unwrap().judge.is_none());
+    }
+
+    #[test]
+    fn a_login_in_the_address_is_not_told() {
+        let judge = JudgeFile { endpoint: "http://me:hunter2@a/v1".into(), ..named() };
+        let problems = ScoreFile { judge }.check(Path::new("/")).unwrap_err();
+        assert!(!problems[0].contains("hunter2"), "{problems:?}");
+    }
+
+    #[test]
+    fn the_key_comes_from_a_file_or_a_variable_and_is_never_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("key"), "sk-secret\n").unwrap();
+        std::fs::write(folder.path().join("empty"), "\n").unwrap();
+        std::fs::write(folder.path().join("long"), "x".repeat(5000)).unwrap();
+        let with = |file: &str| {
+            let judge = JudgeFile { key_file: Some(file.into()), ..named() };
+            ScoreFile { judge }.check(folder.path()).unwrap().judge.unwrap().with_key()
+        };
+        let config = with("key").unwrap();
+        assert_eq!(config.client.key, Key::new("sk-secret"));
+        assert!(!format!("{config:?}").contains("sk-secret"));
+        for (file, why) in [("none", "cannot be read"), ("empty", "holds no key"), ("long", "has 5000 bytes")]
+        {
+            let error = with(file).unwrap_err();
+            assert!(error.starts_with("score.judge.key_file: ") && error.contains(why), "{error}");
+        }
+        let judge = JudgeFile { key_env: Some("FURROW_TEST_NO_SUCH_KEY".into()), ..named() };
+        let error = ScoreFile { judge }.check(folder.path()).unwrap().judge.unwrap().with_key().unwrap_err();
+        assert!(error.contains("no key in \"FURROW_TEST_NO_SUCH_KEY\""), "{error}");
+    }
+}

@@ -1,0 +1,343 @@
+//! Scoring again: stored trajectories are shown to scorers of today, and the verdicts go to `data/scores/`. What is stored is never
+//! rewritten, and the policy is not asked.
+//!
+//! A trajectory is scored again when it was scored before: of the failed ones nobody saw an end that counts. The evidence is the
+//! stored one, so `furrow records verify` can hold each new score to it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use furrow_records::{
+    Committed, DataSet, Draft, Manifest, Op, RecordsConfig, RecordsError, Rescore, ShardPlan, ShardWriter,
+    Table,
+};
+use furrow_rollout::{Id, Run, Score, Shard, Status, TrajectoryRecord};
+use furrow_tasks::{Facts, Finished, Scorer, TaskSet};
+use tokio_util::sync::CancellationToken;
+
+use crate::judge::{Judge, JudgeConfig};
+use crate::lock::{LockError, RunLock};
+
+/// Trajectories held in memory at once: evidence of 200 kB and a few more pictures each are 200 MB.
+const BATCH_MAX: usize = 250;
+
+/// Trajectories without a verdict that are named; the others are counted.
+const NAMED_MAX: usize = 20;
+
+/// What is scored again, and how.
+#[derive(Debug)]
+pub struct RescoreJob {
+    /// The run's directory.
+    pub run_dir: PathBuf,
+    /// Where scorers come from; `None`: each trajectory's own record.
+    pub tasks: Option<TaskSet>,
+    /// Which trajectories.
+    pub filter: RescoreFilter,
+    /// Whom scorers may ask, its key read.
+    pub judge: Option<JudgeConfig>,
+    /// Trajectories scored at the same time.
+    pub scorers_max: usize,
+    /// How files are laid out.
+    pub records: RecordsConfig,
+    /// The resolved job, as TOML; it travels in the file.
+    pub job_toml: String,
+    /// Write nothing.
+    pub dry_run: bool,
+}
+
+/// Which trajectories.
+#[derive(Debug, Clone, Default)]
+pub struct RescoreFilter {
+    /// Suite, `None` for all.
+    pub suite: Option<String>,
+    /// Pattern of the task's id, `None` for all.
+    pub task: Option<String>,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct RescoreSummary {
+    /// Trajectories that were shown to a scorer.
+    pub shown: u64,
+    /// Failed trajectories, which are not.
+    pub failed: u64,
+    /// Trajectories whose task the job does not have, or that were not asked for.
+    pub left_out: u64,
+    /// New verdicts.
+    pub scored: u64,
+    /// Verdicts with another reward than the stored one.
+    pub changed: u64,
+    /// Trajectories whose scorer came to no verdict; they get no row.
+    pub unscored: u64,
+    /// The first of them, with the reason.
+    pub named: Vec<(String, String)>,
+    /// Sum of the stored rewards of those with a new verdict.
+    pub reward_before: f64,
+    /// Sum of their new rewards.
+    pub reward_after: f64,
+    /// Stored successes among them.
+    pub successes_before: u64,
+    /// New ones.
+    pub successes_after: u64,
+    /// What judges cost, where prices are known.
+    pub cost_usd: Option<f64>,
+    /// The manifest commit that names the new scores, if there are any.
+    pub manifest_version: Option<u64>,
+}
+
+/// Why nothing was scored again.
+#[derive(Debug, thiserror::Error)]
+pub enum RescoreError {
+    /// A coordinator has the run.
+    #[error("cannot take the run directory")]
+    Lock(#[from] LockError),
+    /// The data set cannot be read or written.
+    #[error("cannot use the data set")]
+    Records(#[from] RecordsError),
+    /// Asking was stopped.
+    #[error("stopped; nothing was written")]
+    Stopped,
+}
+
+impl RescoreFilter {
+    fn takes(&self, suite: &str, task_id: &str) -> bool {
+        let in_suite = self.suite.as_deref().is_none_or(|wanted| wanted == suite);
+        in_suite && self.task.as_deref().is_none_or(|pattern| furrow_tasks::fits_pattern(pattern, task_id))
+    }
+}
+
+/// A stored trajectory and what came of showing it.
+type Judged = (Box<TrajectoryRecord>, Result<Score, String>);
+
+/// Scores a run's stored trajectories again; `told` hears how many of how many are done. Blocks: not for async code.
+pub fn rescore(
+    job: RescoreJob,
+    stop: &CancellationToken,
+    mut told: impl FnMut(u64, u64),
+) -> Result<RescoreSummary, RescoreError> {
+    DataSet::open(&job.run_dir)?; // before the lock, whose file has no place in a folder that is no run's
+    let _lock = RunLock::take(&job.run_dir)?;
+    let data = DataSet::open(&job.run_dir)?;
+    remove_unlisted(&data)?;
+    let total = data.snapshot().files(Table::Trajectories).map(|file| file.rows).sum();
+    let judge = job.judge.clone().map(|config| Judge::new(config, stop.clone()));
+    let mut again =
+        Again { job: &job, judge, data: &data, stop, summary: RescoreSummary::default(), rows: Vec::new() };
+    let (mut batch, mut done) = (Vec::new(), 0);
+    for record in data.trajectories() {
+        let record = record?;
+        done += 1;
+        match again.scorer_of(&record) {
+            Some(scorer) => batch.push((Box::new(record), scorer)),
+            None => continue,
+        }
+        if batch.len() == BATCH_MAX {
+            again.score(std::mem::take(&mut batch))?;
+            told(done, total);
+        }
+    }
+    again.score(batch)?;
+    told(total, total);
+    let Again { mut summary, rows, .. } = again;
+    if !rows.is_empty() && !job.dry_run {
+        summary.manifest_version = Some(publish(&job, &data, &rows)?);
+    }
+    Ok(summary)
+}
+
+/// A scoring under way.
+struct Again<'a> {
+    job: &'a RescoreJob,
+    judge: Option<Judge>,
+    data: &'a DataSet,
+    stop: &'a CancellationToken,
+    summary: RescoreSummary,
+    rows: Vec<Rescore>,
+}
+
+impl Again<'_> {
+    /// The scorer of a trajectory that is to be shown, or counts why it is not.
+    fn scorer_of(&mut self, record: &TrajectoryRecord) -> Option<Result<Scorer, String>> {
+        let (suite, task_id) = (&record.task.suite, &record.task.task_id);
+        if record.status != Status::Scored {
+            self.summary.failed += 1;
+            return None;
+        }
+        if !self.job.filter.takes(suite, task_id) {
+            self.summary.left_out += 1;
+            return None;
+        }
+        match &self.job.tasks {
+            None => Some(Scorer::of_task_json(&record.task_json).map_err(|error| error.to_string())),
+            Some(tasks) => match tasks.find(suite, task_id) {
+                Some(spec) => Some(Ok(spec.scorer.clone())),
+                None => {
+                    self.summary.left_out += 1;
+                    None
+                }
+            },
+        }
+    }
+
+    /// Shows a batch, several at a time, and takes down what comes of it in the order of the batch.
+    fn score(
+        &mut self,
+        batch: Vec<(Box<TrajectoryRecord>, Result<Scorer, String>)>,
+    ) -> Result<(), RescoreError> {
+        let pictures = self.pictures(&batch)?;
+        let (next, judged) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+        std::thread::scope(|scope| {
+            for _ in 0..self.job.scorers_max.min(batch.len()) {
+                scope.spawn(|| {
+                    while !self.stop.is_cancelled() {
+                        let index = next.fetch_add(1, Ordering::Relaxed);
+                        let Some((record, scorer)) = batch.get(index) else { return };
+                        let earlier = pictures.get(record.ancestry.trajectory_id.as_str());
+                        let verdict = scorer.clone().and_then(|scorer| {
+                            shown(&scorer, record, earlier.map_or(&[], Vec::as_slice), self.judge.as_ref())
+                        });
+                        judged.lock().unwrap_or_else(PoisonError::into_inner).insert(index, verdict);
+                    }
+                });
+            }
+        });
+        if self.stop.is_cancelled() {
+            return Err(RescoreError::Stopped);
+        }
+        let verdicts = judged.into_inner().unwrap_or_else(PoisonError::into_inner);
+        batch
+            .into_iter()
+            .zip(verdicts.into_values())
+            .for_each(|((record, _), verdict)| self.take_down((record, verdict)));
+        Ok(())
+    }
+
+    /// The last screenshots of those whose scorer wants more than the evidence. One pass over the steps for a whole batch.
+    fn pictures(
+        &self,
+        batch: &[(Box<TrajectoryRecord>, Result<Scorer, String>)],
+    ) -> Result<BTreeMap<String, Vec<Bytes>>, RescoreError> {
+        let Some(judge) = &self.judge else { return Ok(BTreeMap::new()) };
+        let wanted = |scorer: &Result<Scorer, String>| {
+            scorer.as_ref().map_or(0, |scorer| scorer.screenshots(judge.habits()))
+        };
+        let mut counts: BTreeMap<&str, usize> = batch
+            .iter()
+            .map(|(record, scorer)| (record.ancestry.trajectory_id.as_str(), wanted(scorer)))
+            .collect();
+        counts.retain(|_, count| *count > 0);
+        let mut pictures = BTreeMap::new();
+        if counts.is_empty() {
+            return Ok(pictures);
+        }
+        for step in self.data.steps() {
+            let step = step?;
+            let of = step.ancestry.trajectory_id.as_str();
+            let Some(count) = counts.get(of) else { continue };
+            let last: &mut Vec<Bytes> = pictures.entry(of.to_owned()).or_default();
+            if last.len() == *count {
+                last.remove(0);
+            }
+            last.push(step.record.observation.screenshot.bytes);
+        }
+        Ok(pictures)
+    }
+
+    fn take_down(&mut self, (record, verdict): Judged) {
+        let summary = &mut self.summary;
+        summary.shown += 1;
+        let score = match verdict {
+            Ok(score) => score,
+            Err(why) => {
+                summary.unscored += 1;
+                if summary.named.len() < NAMED_MAX {
+                    summary.named.push((record.ancestry.trajectory_id.to_string(), why));
+                }
+                return;
+            }
+        };
+        let before = record.score.as_ref();
+        let reward = |score: &Score| score.reward.map_or(0.0, f64::from);
+        summary.scored += 1;
+        summary.changed += u64::from(before.map(|score| score.reward) != Some(score.reward));
+        summary.reward_before += before.map_or(0.0, reward);
+        summary.reward_after += reward(&score);
+        summary.successes_before += u64::from(before.is_some_and(|score| score.success == Some(true)));
+        summary.successes_after += u64::from(score.success == Some(true));
+        if let Some(cost) = furrow_tasks::judge_cost_usd(&score) {
+            *summary.cost_usd.get_or_insert(0.0) += cost;
+        }
+        let TrajectoryRecord { ancestry, task, .. } = *record;
+        let (task_id, suite, split) = (task.task_id, task.suite, task.split);
+        self.rows.push(Rescore { ancestry, task_id, suite, split, score, scored_at_micros: now_micros() });
+    }
+}
+
+fn shown(
+    scorer: &Scorer,
+    record: &TrajectoryRecord,
+    earlier: &[Bytes],
+    judge: Option<&Judge>,
+) -> Result<Score, String> {
+    let ending = &record.ending;
+    let evidence = ending.evidence.as_ref().ok_or("it is stored without evidence")?;
+    let facts = Facts { end: ending.end, steps: ending.steps, max_steps: record.task.max_steps };
+    let finished = Finished { evidence, facts: &facts, goal: &ending.goal, earlier };
+    let sitting = judge.map(Judge::sit);
+    let asked = sitting.as_ref().map(|sitting| sitting as &dyn furrow_tasks::Judge);
+    scorer.score_with(&finished, asked).map_err(|error| error.to_string())
+}
+
+/// Removes score files that no commit names: a scoring was killed between the two.
+fn remove_unlisted(data: &DataSet) -> Result<(), RecordsError> {
+    for file in furrow_records::local_files(data.data_dir())? {
+        if file.table == Table::Scores && !data.snapshot().holds(&file.name) {
+            tracing::info!(path = %file.path.display(), "removing scores that were never published");
+            std::fs::remove_file(&file.path).map_err(|source| RecordsError::Io {
+                doing: "remove",
+                path: file.path,
+                source,
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes the new scores as one durable file and names it in the manifest. The lock keeps coordinators away meanwhile.
+fn publish(job: &RescoreJob, data: &DataSet, rows: &[Rescore]) -> Result<u64, RecordsError> {
+    let run_id: Id<Run> = rows[0].ancestry.run_id.clone();
+    let created_at_micros = now_micros();
+    let name = format!("{run_id}-score-{created_at_micros}");
+    let shard_id: Id<Shard> = Id::new(&name)
+        .map_err(|bad| RecordsError::Unwritable { what: "the scores".to_owned(), why: bad.to_string() })?;
+    let mut shard = ShardWriter::create(ShardPlan {
+        data_dir: data.data_dir().to_owned(),
+        shard_id: shard_id.clone(),
+        run_id: run_id.clone(),
+        job_toml: job.job_toml.clone(),
+        row_group_bytes: job.records.row_group_bytes,
+        compression_level: job.records.compression_level,
+    });
+    rows.iter().try_for_each(|row| shard.add_rescore(row))?;
+    let files = shard.finish(|_, _| {})?;
+    let draft =
+        Draft { op: Op::Append, files, removed: Vec::new(), run_id, epoch: 0, shard_id, created_at_micros };
+    let store = Manifest::local_store(data.data_dir())?;
+    let committing = async { Manifest::open(store).await?.commit(&draft).await };
+    // The store's futures need a runtime; this one is for one commit.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| RecordsError::Unwritable {
+        what: "the scores".to_owned(),
+        why: format!("no thread to commit them on: {error}"),
+    })?;
+    runtime.block_on(committing).map(Committed::version)
+}
+
+fn now_micros() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |passed| passed.as_micros() as i64)
+}
