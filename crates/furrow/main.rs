@@ -14,7 +14,9 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::{bench, check, checkpoint, doctor, model, plan, records, report, roles, run, score, tasks};
+use crate::commands::{
+    bench, check, checkpoint, doctor, model, plan, records, report, roles, run, score, tasks,
+};
 
 /// Collects rollouts of computer-use agents in real browsers and writes them to Parquet.
 #[derive(Debug, Parser)]
