@@ -128,12 +128,12 @@ pub async fn browsers(
     sites: Sites,
     archives: Option<Archives>,
 ) -> Result<Arc<dyn Stages>, Failure> {
-    let pool = Chromium::start(env.browser.clone(), Arc::new(sites), env.egress).await;
-    let pool = pool.map_err(|error| Failure::Input(vec![crate::chain(&error.into())]))?;
-    Ok(match archives {
-        Some(archives) => Arc::new(pool.with_archives(archives)),
-        None => Arc::new(pool),
-    })
+    let (browser, sites) = (env.browser.clone(), Arc::new(sites));
+    let pool = match archives {
+        Some(archives) => Chromium::start_archived(browser, sites, env.egress, archives).await,
+        None => Chromium::start(browser, sites, env.egress).await,
+    };
+    Ok(Arc::new(pool.map_err(|error| Failure::Input(vec![crate::chain(&error.into())]))?))
 }
 
 fn site(spec: &furrow_tasks::SiteSpec) -> Site {

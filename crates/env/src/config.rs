@@ -27,6 +27,10 @@ pub struct EnvFile {
     pub sandbox: bool,
     /// Browser contexts in one process; more are cheaper, fewer are lost together.
     pub contexts_per_browser: u32,
+    /// Contexts that are made before a trajectory needs one; each holds 20 MB.
+    pub contexts_ready: u32,
+    /// Trajectories that one browser serves in its life; then another takes its place.
+    pub trajectories_per_browser: u32,
     /// Tabs a context may have open; what a page opens beyond is closed.
     pub tabs_max: u32,
     /// Memory that one browser, all its processes together, may hold; beyond it the page that holds most is ended.
@@ -110,6 +114,10 @@ pub struct BrowserConfig {
     pub sandbox: bool,
     /// Contexts in one process.
     pub contexts_per_browser: u32,
+    /// Contexts made ahead of need.
+    pub contexts_ready: u32,
+    /// Trajectories in the life of one process.
+    pub trajectories_per_browser: u32,
     /// Tabs in one context.
     pub tabs_max: u32,
     /// What one browser may take.
@@ -167,6 +175,10 @@ impl Default for EnvFile {
             browser_user: "nobody".into(),
             sandbox: true,
             contexts_per_browser: 25,
+            // Taking one over takes 1 ms, making one 100: with one trajectory ending at a time, one would do, and siblings end together.
+            contexts_ready: 2,
+            // Starting a browser takes 0.2 s: a hundredth of a percent of what 1,000 trajectories of a minute each take.
+            trajectories_per_browser: 1_000,
             tabs_max: 8,
             // 25 contexts x 35 MB of a light page = 0.9 GB, and 3 GB for pages that are heavier: 160 MB a context.
             browser_memory_bytes_max: 4 << 30,
@@ -219,6 +231,8 @@ impl EnvFile {
         let whole = [
             ("sessions_max", u64::from(self.sessions_max), 1, 1_000),
             ("contexts_per_browser", u64::from(self.contexts_per_browser), 1, 200),
+            ("contexts_ready", u64::from(self.contexts_ready), 0, 100),
+            ("trajectories_per_browser", u64::from(self.trajectories_per_browser), 1, 1_000_000),
             ("tabs_max", u64::from(self.tabs_max), 1, 64),
             // An idle browser with one empty page holds 110 MB and has 60 threads.
             ("browser_memory_bytes_max", self.browser_memory_bytes_max, 256 << 20, 1 << 40),
@@ -273,6 +287,8 @@ impl EnvFile {
                 user: self.browser_user,
                 sandbox: self.sandbox,
                 contexts_per_browser: self.contexts_per_browser,
+                contexts_ready: self.contexts_ready,
+                trajectories_per_browser: self.trajectories_per_browser,
                 tabs_max: self.tabs_max,
                 limits: BrowserLimits {
                     memory_bytes: self.browser_memory_bytes_max,

@@ -8,7 +8,9 @@ use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,12 +18,13 @@ use furrow_rollout::Ancestry;
 use furrow_telemetry::{BlockReason, RequestBlocked};
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
-use hyper::body::Incoming;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -68,8 +71,17 @@ impl Egress {
         of: Option<Ancestry>,
         limits: EgressLimits,
     ) -> io::Result<Self> {
+        let egress = Self::shut(sites, limits).await?;
+        egress.admit(allow, of);
+        Ok(egress)
+    }
+
+    /// The same for a context that waits for its task: nothing gets out.
+    pub async fn shut(sites: Arc<Sites>, limits: EgressLimits) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-        let filter = Arc::new(Filter { sites, allow, of, limits, blocked: Mutex::default() });
+        let in_flight = watch::channel(Flight::default()).0;
+        let (lent, blocked) = (OnceLock::new(), Mutex::default());
+        let filter = Arc::new(Filter { sites, lent, limits, blocked, in_flight });
         let egress = Self {
             address: listener.local_addr()?,
             filter,
@@ -83,14 +95,20 @@ impl Egress {
         Ok(egress)
     }
 
+    /// From now on the hosts of this task can be reached. A filter serves one task in its life: a second one changes nothing.
+    pub fn admit(&self, allow: AllowList, of: Option<Ancestry>) {
+        // Whoever comes second finds it lent: that is said above.
+        self.filter.lent.set(Lent { allow, of }).ok();
+    }
+
     /// Where the context's proxy is.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The hosts of the task, for navigations the policy itself asks for.
-    pub fn allow(&self) -> &AllowList {
-        &self.filter.allow
+    /// The requests that are being answered.
+    pub(crate) fn in_flight(&self) -> InFlight {
+        InFlight(self.filter.in_flight.subscribe())
     }
 
     /// What was refused so far.
@@ -138,7 +156,12 @@ async fn serve(stream: TcpStream, filter: &Arc<Filter>) {
     let limits = filter.limits;
     let answer = service_fn(|request: Request<Incoming>| {
         let filter = filter.clone();
-        async move { Ok::<_, Infallible>(filter.answer(&request).await) }
+        async move {
+            // A page may listen to a stream of events or to music for ever: that is no reason to wait for it.
+            let asked = is_waited_for(&request).then(|| Asked::new(&filter));
+            let answer = filter.answer(&request).await;
+            Ok::<_, Infallible>(answer.map(|bytes| Watched { bytes, _asked: asked }))
+        }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -160,15 +183,96 @@ const HEADERS_MAX: usize = 100;
 #[derive(Debug)]
 struct Filter {
     sites: Arc<Sites>,
-    allow: AllowList,
-    of: Option<Ancestry>,
+    lent: OnceLock<Lent>,
     limits: EgressLimits,
     blocked: Mutex<Blocked>,
+    in_flight: watch::Sender<Flight>,
+}
+
+/// Whom a filter serves.
+#[derive(Debug)]
+struct Lent {
+    allow: AllowList,
+    of: Option<Ancestry>,
+}
+
+/// Requests of a context between their arrival and the last byte of their answer.
+#[derive(Debug, Clone, Copy, Default)]
+struct Flight {
+    count: usize,
+    /// When the last one ended.
+    ended: Option<Instant>,
+}
+
+/// A view of them.
+#[derive(Debug)]
+pub(crate) struct InFlight(watch::Receiver<Flight>);
+
+/// An answer that left here is in the page's hands a moment later; on a busy machine that took 8 ms.
+const DELIVERY: Duration = Duration::from_millis(15);
+
+impl InFlight {
+    /// Whether no request is in flight. If one is, waits for its answer or the cap: the document is looked at again after it.
+    pub async fn is_quiet(&mut self, cap: Instant) -> bool {
+        let Flight { count, ended } = *self.0.borrow();
+        let delivered = ended.map(|ended| ended + DELIVERY).filter(|delivered| *delivered > Instant::now());
+        match (count, delivered) {
+            (0, None) => return true,
+            (0, Some(delivered)) => sleep_until(delivered.min(cap)).await,
+            // Late or not, the caller looks again and sees for itself.
+            _ => drop(timeout_at(cap, self.0.wait_for(|flight| flight.count == 0)).await),
+        }
+        false
+    }
+}
+
+/// A request in flight, until it is dropped.
+#[derive(Debug)]
+struct Asked(Arc<Filter>);
+
+impl Asked {
+    fn new(filter: &Arc<Filter>) -> Self {
+        filter.in_flight.send_modify(|flight| flight.count += 1);
+        Self(filter.clone())
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        let ended = Some(Instant::now());
+        self.0.in_flight.send_modify(|flight| *flight = Flight { count: flight.count - 1, ended });
+    }
+}
+
+/// An answer's body; when its last byte has been taken, its request is in flight no more.
+struct Watched {
+    bytes: Full<Bytes>,
+    _asked: Option<Asked>,
+}
+
+impl Body for Watched {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Pin::new(&mut self.bytes).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.bytes.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.bytes.size_hint()
+    }
 }
 
 impl Filter {
     async fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
-        let host = match verdict(request.method(), request.uri(), &self.allow, &self.sites) {
+        let host = match self.verdict(request.method(), request.uri()) {
             Ok(host) => host,
             Err(off) => return self.refuse(off),
         };
@@ -179,9 +283,39 @@ impl Filter {
         answer
     }
 
+    /// Whose site answers a request, or why none does. Live hosts would be a third answer here: listed, resolved, and not private.
+    fn verdict(&self, method: &Method, uri: &http::Uri) -> Result<HostName, OffLimits> {
+        let place = match uri.authority() {
+            // A tunnel (https, WebSocket): nobody listens behind it, but say first whether it was on the list.
+            Some(authority) if method == Method::CONNECT => {
+                Place::of_authority(authority.as_str(), 443).and_then(|place| self.listed(place))?
+            }
+            Some(_) => self.judge(&uri.to_string())?,
+            None => return Err(OffLimits::new(BlockReason::Malformed, "")),
+        };
+        let is_plain = method != Method::CONNECT && uri.scheme() == Some(&http::uri::Scheme::HTTP);
+        match is_plain && place.port == 80 && self.sites.has(&place.host) {
+            true => Ok(place.host),
+            false => Err(OffLimits::new(BlockReason::Unresolved, place.host.as_str())),
+        }
+    }
+
+    fn judge(&self, url: &str) -> Result<Place, OffLimits> {
+        Place::of_url(url).and_then(|place| self.listed(place))
+    }
+
+    /// A filter that nobody was lent reaches nothing.
+    fn listed(&self, place: Place) -> Result<Place, OffLimits> {
+        match self.lent.get().is_some_and(|lent| lent.allow.admits(&place.host)) {
+            true => Ok(place),
+            false => Err(OffLimits::new(BlockReason::OffList, place.host.as_str())),
+        }
+    }
+
     fn refuse(&self, off: OffLimits) -> Response<Full<Bytes>> {
         let sentence = format!("This task does not reach {:?}: {}.", off.host, explained(off.reason));
-        RequestBlocked { of: self.of.as_ref(), host: &off.host, reason: off.reason }.emit();
+        let of = self.lent.get().and_then(|lent| lent.of.as_ref());
+        RequestBlocked { of, host: &off.host, reason: off.reason }.emit();
         self.blocked().count(off);
         let mut response = plain(StatusCode::FORBIDDEN, &sentence);
         response.headers_mut().insert(header::CONNECTION, http::HeaderValue::from_static("close"));
@@ -214,33 +348,11 @@ impl fmt::Display for Blocked {
     }
 }
 
-/// Whose site answers a request, or why none does. Live hosts would be a third answer here: listed, resolved, and not private.
-fn verdict(
-    method: &Method,
-    uri: &http::Uri,
-    allow: &AllowList,
-    sites: &Sites,
-) -> Result<HostName, OffLimits> {
-    let place = match uri.authority() {
-        // A tunnel (https, WebSocket): nobody listens behind it, but say first whether it was on the list.
-        Some(authority) if method == Method::CONNECT => {
-            Place::of_authority(authority.as_str(), 443).and_then(|place| listed(place, allow))?
-        }
-        Some(_) => allow.judge(&uri.to_string())?,
-        None => return Err(OffLimits::new(BlockReason::Malformed, "")),
-    };
-    let is_plain = method != Method::CONNECT && uri.scheme() == Some(&http::uri::Scheme::HTTP);
-    match is_plain && place.port == 80 && sites.has(&place.host) {
-        true => Ok(place.host),
-        false => Err(OffLimits::new(BlockReason::Unresolved, place.host.as_str())),
-    }
-}
-
-fn listed(place: Place, allow: &AllowList) -> Result<Place, OffLimits> {
-    match allow.admits(&place.host) {
-        true => Ok(place),
-        false => Err(OffLimits::new(BlockReason::OffList, place.host.as_str())),
-    }
+/// What a page that is being read waits for, by what the browser says of it.
+fn is_waited_for(request: &Request<Incoming>) -> bool {
+    let says = |name: &str| request.headers().get(name).map_or(&b""[..], http::HeaderValue::as_bytes);
+    !matches!(says("sec-fetch-dest"), b"audio" | b"video" | b"track")
+        && says("accept") != b"text/event-stream"
 }
 
 fn explained(reason: BlockReason) -> &'static str {

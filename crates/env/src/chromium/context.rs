@@ -4,36 +4,36 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use chromiumoxide::cdp::browser_protocol::browser::{
-    BrowserContextId, SetDownloadBehaviorBehavior, SetDownloadBehaviorParams,
-};
+use chromiumoxide::cdp::browser_protocol::browser::BrowserContextId;
 use chromiumoxide::cdp::browser_protocol::page::{
-    GetNavigationHistoryParams, NavigateParams, NavigateToHistoryEntryParams, ReloadParams,
+    EventFrameNavigated, GetNavigationHistoryParams, NavigateParams, NavigateToHistoryEntryParams,
+    ReloadParams,
 };
-use chromiumoxide::cdp::browser_protocol::target::{
-    CreateBrowserContextParams, CreateTargetParams, DisposeBrowserContextParams, TargetId,
-};
+use chromiumoxide::cdp::browser_protocol::target::TargetId;
+use chromiumoxide::listeners::EventStream;
 use furrow_rollout::{
     Action, Ancestry, Button, Clock, EMPTY_PAGE, Evidence, Hint, Observation, Outcome, OutcomeName,
     PagePoint, Size, Task,
 };
-use furrow_telemetry::{BlockReason, DialogDismissed, PopupClosed};
+use furrow_telemetry::{BlockReason, DialogDismissed, DownloadDenied, PopupClosed};
+use futures::StreamExt;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use super::link::within;
+use super::blank::{Blank, empty_tab, throw_away};
 use super::network::Network;
 use super::observe::{self, Look, current_entry};
 use super::pool::Seat;
 use super::select::{self, OpenList, Pick};
-use super::tab::Tab;
+use super::tab::{Tab, listen};
 use super::{act, clock, picture, script, settle};
 use crate::config::BrowserConfig;
 use crate::egress::Egress;
 use crate::hosts::{AllowList, Place};
 use crate::stage::{Stage, StageError};
 
-/// Tabs that came or went and are not yet taken notice of; more than this in one step is a page gone mad, and they are closed unseen.
+/// Tabs that came or went and are not yet taken notice of; of a page gone mad, that opens and closes more than this in one step, the rest is
+/// not told. Whatever it opens is counted against its tabs all the same.
 pub(super) const CHANGES_MAX: usize = 64;
 
 /// A tab that came or went in a context.
@@ -41,6 +41,8 @@ pub(super) const CHANGES_MAX: usize = 64;
 pub(super) enum Change {
     /// A page was opened by another.
     Opened(TargetId),
+    /// A page was opened where there were enough, and is being closed.
+    Refused,
     /// A page is gone.
     Closed(TargetId),
 }
@@ -75,44 +77,40 @@ pub(super) struct Context {
     time_granted: bool,
     /// Dialogs that were told of.
     dialogs_told: u32,
+    /// Downloads that were told of.
+    downloads_told: u32,
     popups_closed: u32,
 }
 
 impl Context {
-    /// Opens a context with one empty tab.
-    pub async fn open(
-        running: Seat,
+    /// A blank context whose task has come.
+    pub fn of(
+        blank: Blank,
         config: Arc<BrowserConfig>,
         of: Ancestry,
         task: Task,
-        reach: Reach,
-    ) -> Result<Self, StageError> {
-        let deadline = config.deadlines.navigation;
-        let mut create = CreateBrowserContextParams { dispose_on_detach: Some(true), ..Default::default() };
-        create.proxy_server = Some(format!("http://{}", reach.egress.address()));
-        // Without this rule loopback addresses go round the proxy.
-        create.proxy_bypass_list = Some("<-loopback>".into());
-        let id = running.link.call(create, deadline, "a browser context").await?.browser_context_id;
-        let changes = running.register(&id);
-        let mut context = Self {
+        allow: AllowList,
+        network: Option<Network>,
+    ) -> Self {
+        let Blank { running, id, egress, changes, tab, .. } = blank;
+        let reach = Reach { allow, egress, network };
+        Self {
             running,
             config,
             of,
             id,
             task,
             reach,
-            tabs: Vec::new(),
+            tabs: vec![tab],
             active: 0,
             mouse: PagePoint { x: 0.0, y: 0.0 },
             changes,
             clock_stopped: false,
             time_granted: false,
             dialogs_told: 0,
+            downloads_told: 0,
             popups_closed: 0,
-        };
-        context.deny_downloads().await?;
-        context.add_tab().await?;
-        Ok(context)
+        }
     }
 
     fn tab(&self) -> Result<&Tab, StageError> {
@@ -121,21 +119,9 @@ impl Context {
         tab.check().map(|()| tab)
     }
 
-    async fn deny_downloads(&self) -> Result<(), StageError> {
-        let mut deny = SetDownloadBehaviorParams::new(SetDownloadBehaviorBehavior::Deny);
-        deny.browser_context_id = Some(self.id.clone());
-        self.running.link.call(deny, self.config.deadlines.input, "denying downloads").await.map(drop)
-    }
-
     /// Opens an empty tab and shows it.
     async fn add_tab(&mut self) -> Result<(), StageError> {
-        let mut create = CreateTargetParams::new(EMPTY_PAGE);
-        create.browser_context_id = Some(self.id.clone());
-        let link = &self.running.link;
-        let page =
-            within(self.config.deadlines.navigation, "a new page", &link.dead, link.browser.new_page(create))
-                .await?;
-        let tab = Tab::adopt(page, link, self.task.viewport, &self.config).await?;
+        let tab = empty_tab(&self.running, &self.id, &self.config, self.task.viewport).await?;
         self.tabs.push(tab);
         self.active = self.tabs.len() - 1;
         Ok(())
@@ -147,6 +133,10 @@ impl Context {
             match change {
                 Change::Opened(target) if self.tabs.iter().any(|tab| *tab.target() == target) => {}
                 Change::Opened(target) => self.welcome(target).await?,
+                Change::Refused => {
+                    self.popups_closed += 1;
+                    PopupClosed { of: &self.of }.emit();
+                }
                 Change::Closed(target) => self.forget(&target),
             }
         }
@@ -158,14 +148,6 @@ impl Context {
 
     async fn welcome(&mut self, target: TargetId) -> Result<(), StageError> {
         let link = &self.running.link;
-        if self.tabs.len() >= self.config.tabs_max as usize {
-            let close = chromiumoxide::cdp::browser_protocol::target::CloseTargetParams::new(target);
-            // It may have closed itself.
-            link.call(close, self.config.deadlines.input, "closing a tab too many").await.ok();
-            self.popups_closed += 1;
-            PopupClosed { of: &self.of }.emit();
-            return Ok(());
-        }
         // The protocol library attaches to new pages by itself, a moment after they are told of.
         for _ in 0..40 {
             if let Ok(page) = link.browser.get_page(target.clone()).await {
@@ -189,13 +171,21 @@ impl Context {
 
     async fn navigate(&self, url: &str) -> Result<Outcome, StageError> {
         let tab = self.tab()?;
-        match tab.call(NavigateParams::new(url), self.config.deadlines.navigation, "the page to load").await {
+        let shown = listen::<EventFrameNavigated>(&tab.page).await?;
+        let asked = tab.call(NavigateParams::new(url), self.config.deadlines.navigation, "the page to load");
+        let answer = tokio::select! {
+            answer = asked => answer,
+            hang = hangs(tab, shown) => return Err(hang),
+        };
+        match answer {
             Ok(answer) => Ok(match answer.error_text {
+                Some(_) if answer.is_download == Some(true) => Outcome::named(OutcomeName::Ok),
                 Some(why) => Outcome::told(OutcomeName::NavigationFailed, why),
                 None => Outcome::named(OutcomeName::Ok),
             }),
             // A server that does not answer is the address's doing, not the page's.
             Err(StageError::PageHang { .. }) => {
+                tab.excuse();
                 Ok(Outcome::told(OutcomeName::NavigationFailed, "the address did not answer in time"))
             }
             Err(error) => Err(error),
@@ -324,7 +314,7 @@ impl Context {
         }
         clock::release(self.tab()?).await?;
         let outcome = load(self).await?;
-        settle::settle(self.tab()?, self.config.settle).await?;
+        settle::settle(self.tab()?, &mut self.reach.egress.in_flight(), self.config.settle).await?;
         clock::stop(self.tab()?).await?;
         self.time_granted = true;
         Ok(outcome)
@@ -449,34 +439,43 @@ impl Context {
         })
     }
 
-    /// What happened beside the action is worth more to the policy than that it was carried out.
+    /// What happened beside the action is worth more to the policy than that it was carried out. Each dialog, download and window is counted;
+    /// one of them is told.
     fn beside(&mut self, outcome: Outcome) -> Outcome {
-        let (dialogs, text) = self.tabs.iter().map(Tab::dialogs).fold((0, String::new()), |all, one| {
-            (all.0 + one.0, if one.1.is_empty() { all.1 } else { one.1 })
-        });
+        let (dialogs, text) = self.all_tabs(Tab::dialogs);
+        let (downloads, name) = self.all_tabs(Tab::downloads);
+        let new_dialogs = dialogs.saturating_sub(std::mem::replace(&mut self.dialogs_told, dialogs));
+        let new_downloads = downloads.saturating_sub(std::mem::replace(&mut self.downloads_told, downloads));
         let popups = std::mem::take(&mut self.popups_closed);
-        if outcome.name != OutcomeName::Ok {
-            self.dialogs_told = dialogs;
-            return outcome;
+        (0..new_dialogs).for_each(|_| DialogDismissed { of: &self.of }.emit());
+        (0..new_downloads).for_each(|_| DownloadDenied { of: &self.of }.emit());
+        match (new_dialogs, new_downloads, popups) {
+            _ if outcome.name != OutcomeName::Ok => outcome,
+            (0, 0, 0) => outcome,
+            (0, 0, popups) => {
+                let most = self.config.tabs_max;
+                let detail = format!("{popups} tabs were closed; at most {most} stay open");
+                Outcome::told(OutcomeName::PopupClosed, detail)
+            }
+            (0, _, _) => Outcome::told(
+                OutcomeName::DownloadDenied,
+                format!("the page offered the file {name:?}; no file is kept here"),
+            ),
+            _ => Outcome::told(OutcomeName::DialogDismissed, format!("a dialog was dismissed: {text}")),
         }
-        if dialogs > self.dialogs_told {
-            self.dialogs_told = dialogs;
-            DialogDismissed { of: &self.of }.emit();
-            return Outcome::told(OutcomeName::DialogDismissed, format!("a dialog was dismissed: {text}"));
-        }
-        if popups > 0 {
-            let most = self.config.tabs_max;
-            return Outcome::told(
-                OutcomeName::PopupClosed,
-                format!("{popups} tabs were closed; at most {most} stay open"),
-            );
-        }
-        outcome
+    }
+
+    /// How often something happened in any tab, and the words of one of the last times.
+    fn all_tabs(&self, so_far: impl Fn(&Tab) -> (u32, String)) -> (u32, String) {
+        self.tabs.iter().map(so_far).fold((0, String::new()), |all, one| {
+            (all.0 + one.0, if one.1.is_empty() { all.1 } else { one.1 })
+        })
     }
 
     async fn settle_page(&mut self) -> Result<bool, StageError> {
         let Clock::Virtual { step_millis } = self.task.clock else {
-            let settled = settle::settle(self.tab()?, self.config.settle).await?;
+            let settled =
+                settle::settle(self.tab()?, &mut self.reach.egress.in_flight(), self.config.settle).await?;
             self.notice().await?;
             return Ok(settled);
         };
@@ -498,7 +497,7 @@ impl Stage for Context {
         if outcome.name == OutcomeName::NavigationFailed {
             return Err(StageError::Failed(format!("the start page did not load: {}", outcome.detail)));
         }
-        settle::settle(self.tab()?, self.config.settle).await?;
+        settle::settle(self.tab()?, &mut self.reach.egress.in_flight(), self.config.settle).await?;
         self.start_page_is_there().await?;
         let goal = match self.task.hooks.start_with(self.task.seed) {
             None => None,
@@ -574,6 +573,10 @@ impl Stage for Context {
 
     async fn evidence(&mut self) -> Option<Evidence> {
         let tab = self.tab().ok()?;
+        if tab.has_hung() {
+            // Whether or not it still hangs: nobody is to wait for another deadline to learn that.
+            tab.stop_script().await.ok()?;
+        }
         let mut seen = picture::screenshot(tab, &self.task.observation, self.task.viewport).await;
         if matches!(seen, Err(StageError::PageHang { .. })) {
             tab.stop_script().await.ok()?;
@@ -600,22 +603,36 @@ impl Stage for Context {
     }
 
     async fn close(self: Box<Self>) {
-        let Context { running, id, reach: Reach { egress, network, .. }, tabs, config, .. } = *self;
-        running.forget(&id);
+        let Context { running, id, reach: Reach { egress, network, .. }, tabs, .. } = *self;
         drop(tabs);
-        let dispose = DisposeBrowserContextParams::new(id);
-        // The last rung: a browser that cannot throw a context away is thrown away itself.
-        if let Err(StageError::PageHang { .. }) =
-            running.link.call(dispose, config.deadlines.navigation, "throwing a context away").await
-        {
-            running.kill("it could not throw a context away");
-        }
+        throw_away(&running, id).await;
         if let Some(network) = network {
             network.close().await;
         }
         egress.close().await;
     }
 }
+
+/// Resolves when the page that was navigated to is there and lets no script run: it hangs while it loads.
+async fn hangs(tab: &Tab, mut shown: EventStream<EventFrameNavigated>) -> StageError {
+    let is_main = |event: &EventFrameNavigated| event.frame.parent_id.is_none();
+    while let Some(event) = shown.next().await {
+        if is_main(&event) {
+            break;
+        }
+    }
+    loop {
+        tokio::time::sleep(LOADING_LOOK).await;
+        let asked = script::apart(tab, "0", tab.deadlines.input, "the page to load").await;
+        // Whatever else went wrong is told by the navigation itself.
+        if let Err(hang @ StageError::PageHang { .. }) = asked {
+            return hang;
+        }
+    }
+}
+
+/// Time between two looks at whether a page that loads still answers.
+const LOADING_LOOK: Duration = Duration::from_secs(1);
 
 fn off_list(reason: BlockReason, host: &str) -> String {
     match reason {

@@ -7,16 +7,21 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use chromiumoxide::cdp::browser_protocol::browser::BrowserContextId;
-use chromiumoxide::cdp::browser_protocol::target::{EventTargetCreated, EventTargetDestroyed};
-use furrow_rollout::{Assignment, EnvironmentFingerprint, Size, Task};
+use chromiumoxide::cdp::browser_protocol::target::{
+    CloseTargetParams, EventTargetCreated, EventTargetDestroyed,
+};
+use furrow_rollout::{Ancestry, Assignment, EnvironmentFingerprint, Size, Task};
 use furrow_telemetry::{
     BrowserDeath, BrowserDied, BrowserLimit, BrowserStarted, BrowserStopped, available_bytes, group_members,
 };
 use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use super::context::{CHANGES_MAX, Change, Context, Reach};
+use super::blank::{Blank, Shelf};
+use super::context::{CHANGES_MAX, Change, Context};
 use super::limits::Overrun;
 use super::link::Link;
 use super::network::Network;
@@ -35,6 +40,12 @@ const OPENING_MAX: usize = 4;
 /// What a new trajectory is taken to need: a light page holds 35 MB, an idle browser 110 MB, a heavy page more than either.
 const SESSION_BYTES: u64 = 128 << 20;
 
+/// Windows of pages that have enough of them, being closed at once. What comes beyond stays until its context is thrown away.
+const CLOSING_MAX: usize = 256;
+
+/// Closing asks nothing of the page: it took 5 ms where the page looped.
+const CLOSED_WITHIN: Duration = Duration::from_secs(5);
+
 /// A process that starts again and again is given up for this attempt.
 const STARTS_MAX: u32 = 3;
 
@@ -43,13 +54,24 @@ const NOWHERE: &str = "http://nowhere.invalid/";
 
 /// A pool of headless Chromium processes.
 pub struct Chromium {
+    pool: Arc<Pool>,
+    health: Health,
+    /// Contexts being made ahead of need, one task at a time.
+    refills: TaskTracker,
+    stop: CancellationToken,
+}
+
+/// What makes contexts.
+struct Pool {
     config: Arc<BrowserConfig>,
     sites: Arc<Sites>,
     egress: EgressLimits,
     archives: Option<Archives>,
-    health: Health,
     processes: tokio::sync::Mutex<Vec<Arc<Running>>>,
     opening: Semaphore,
+    ready: Shelf,
+    /// Held by the task that makes contexts ahead of need.
+    refilling: Semaphore,
 }
 
 /// What the pool says of itself.
@@ -74,9 +96,30 @@ pub(super) struct Running {
     /// Its name in the log.
     pub name: String,
     screen: Size,
+    /// Contexts in it, with and without a task.
     contexts: AtomicUsize,
+    /// Of those, contexts without a task.
+    blanks: AtomicUsize,
+    /// Contexts that were ever given a task.
+    served: AtomicUsize,
+    bounds: Bounds,
     listeners: Mutex<HashMap<BrowserContextId, mpsc::Sender<Change>>>,
     stopped: CancellationToken,
+}
+
+/// What a browser is asked to bear.
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    /// Contexts with a task at once.
+    contexts: usize,
+    /// Contexts with a task in its life.
+    served: usize,
+    /// Pages of one context.
+    tabs: usize,
+    /// Memory beyond which it takes no further context: a browser three quarters full keeps the rest for the pages it has.
+    memory_bytes: u64,
+    /// A context is thrown away within this time.
+    disposal: Duration,
 }
 
 impl Chromium {
@@ -85,6 +128,27 @@ impl Chromium {
         config: BrowserConfig,
         sites: Arc<Sites>,
         egress: EgressLimits,
+    ) -> Result<Self, BrowserError> {
+        Self::begin(config, sites, egress, None).await
+    }
+
+    /// The same, recording the network of its trajectories or acting them from what was recorded. Each has a browser process to itself, since
+    /// a browser does not say whose request it is.
+    pub async fn start_archived(
+        config: BrowserConfig,
+        sites: Arc<Sites>,
+        egress: EgressLimits,
+        archives: Archives,
+    ) -> Result<Self, BrowserError> {
+        let config = BrowserConfig { contexts_per_browser: 1, contexts_ready: 0, ..config };
+        Self::begin(config, sites, egress, Some(archives)).await
+    }
+
+    async fn begin(
+        config: BrowserConfig,
+        sites: Arc<Sites>,
+        egress: EgressLimits,
+        archives: Option<Archives>,
     ) -> Result<Self, BrowserError> {
         sweep();
         let config = Arc::new(config);
@@ -100,25 +164,18 @@ impl Chromium {
                 Err(error) => return Err(error),
             }
         };
-        Ok(Self {
+        let pool = Pool {
             config,
             sites,
             egress,
-            archives: None,
-            health,
+            archives,
             processes: tokio::sync::Mutex::default(),
             opening: Semaphore::new(OPENING_MAX),
-        })
-    }
-
-    /// Records the network of its trajectories, or acts them from what was recorded. Each then has a browser process to itself.
-    pub fn with_archives(self, archives: Archives) -> Self {
-        Self { archives: Some(archives), ..self }
-    }
-
-    /// Contexts in one process.
-    fn contexts_max(&self) -> usize {
-        if self.archives.is_some() { 1 } else { self.config.contexts_per_browser as usize }
+            ready: Shelf::default(),
+            refilling: Semaphore::new(1),
+        };
+        let (refills, stop) = (TaskTracker::new(), CancellationToken::new());
+        Ok(Self { pool: Arc::new(pool), health, refills, stop })
     }
 
     /// Version, sandbox and self-test.
@@ -126,23 +183,99 @@ impl Chromium {
         &self.health
     }
 
-    /// A process with room for one more context whose pages are of this size.
+    /// Contexts that are ready for a trajectory.
+    pub fn ready(&self) -> usize {
+        self.pool.ready.len()
+    }
+
+    /// Makes contexts for the trajectories to come while this one is acted out.
+    fn refill(&self, viewport: Size) {
+        let (pool, stop) = (self.pool.clone(), self.stop.clone());
+        self.refills.spawn(async move {
+            stop.run_until_cancelled(pool.refill(viewport)).await;
+        });
+    }
+}
+
+impl Pool {
+    /// A context that nobody used: one that is ready, or a new one.
+    async fn blank(&self, viewport: Size) -> Result<Blank, StageError> {
+        let (ready, unfit) = self.ready.take(viewport);
+        for blank in unfit {
+            blank.close().await;
+        }
+        let mut blank = match ready {
+            Some(blank) => blank,
+            None => {
+                let _turn = self.opening.acquire().await.map_err(|closed| failed(&closed))?;
+                let running = self.place(viewport).await.map_err(|error| failed(&error))?;
+                self.make(Seat::lent(running), viewport).await?
+            }
+        };
+        blank.running.lend();
+        Ok(blank)
+    }
+
+    async fn make(&self, seat: Seat, viewport: Size) -> Result<Blank, StageError> {
+        let egress = Egress::shut(self.sites.clone(), self.egress).await.map_err(|error| failed(&error))?;
+        Blank::make(seat, &self.config, viewport, egress).await
+    }
+
+    /// What stands between a trajectory's pages and the world, where archives are made or used.
+    async fn network(
+        &self,
+        blank: &Blank,
+        of: &Ancestry,
+        task: &Task,
+    ) -> Result<Option<Network>, StageError> {
+        let Some(archives) = &self.archives else { return Ok(None) };
+        let deadline = self.config.deadlines.navigation;
+        Network::begin(archives, blank.running.process(), of, task, deadline).await.map(Some)
+    }
+
+    /// Has as many contexts ready as the job asks for, all for pages of this size. No browser is started for them.
+    async fn refill(&self, viewport: Size) {
+        let Ok(_only) = self.refilling.try_acquire() else { return };
+        let most = self.config.contexts_ready as usize;
+        while self.ready.count(viewport) < most {
+            if self.ready.len() >= most
+                && let Some(other) = self.ready.take_other(viewport)
+            {
+                other.close().await;
+            }
+            // Behind everybody who waits for a context now.
+            let Ok(_turn) = self.opening.acquire().await else { return };
+            let Some(seat) = self.place_for_blank(viewport).await else { return };
+            match self.make(seat, viewport).await {
+                Ok(blank) => self.ready.put(blank),
+                Err(error) => {
+                    tracing::debug!(%error, "no context could be made ahead of need");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// A browser that can hold another context until a trajectory needs it.
+    async fn place_for_blank(&self, screen: Size) -> Option<Seat> {
+        let processes = self.processes.lock().await;
+        let fit = processes.iter().filter(|running| running.screen == screen && running.takes_more());
+        fit.min_by_key(|running| running.contexts.load(Ordering::SeqCst)).cloned().map(Seat::blank)
+    }
+
+    /// A process with room for one more context whose pages are of this size; it is counted there already.
     async fn place(&self, screen: Size) -> Result<Arc<Running>, BrowserError> {
         let mut processes = self.processes.lock().await;
         processes.retain(|running| !running.link.dead.is_cancelled());
         let room = |running: &&Arc<Running>| {
-            running.screen == screen
-                && running.contexts.load(Ordering::SeqCst) < self.contexts_max()
-                && running.has_memory_left(&self.config)
+            running.screen == screen && running.takes_more() && running.has_a_place()
         };
-        if let Some(running) =
-            processes.iter().filter(room).min_by_key(|running| running.contexts.load(Ordering::SeqCst))
-        {
+        if let Some(running) = processes.iter().filter(room).min_by_key(|running| running.lent()) {
             running.contexts.fetch_add(1, Ordering::SeqCst);
             return Ok(running.clone());
         }
         // What nobody uses and nobody can use makes room: its screen is of another size, or it kept the memory of pages that are gone.
-        processes.retain(|running| running.contexts.load(Ordering::SeqCst) > 0 || !running.stop());
+        processes.retain(|running| running.lent() > 0 || !running.stop());
         let mut starts = 0;
         loop {
             starts += 1;
@@ -166,14 +299,14 @@ impl Stages for Chromium {
             worker: String::new(),
             browser: self.health.product.clone(),
             sandbox: self.health.sandbox,
-            locale: self.config.locale.clone(),
-            timezone: self.config.timezone.clone(),
+            locale: self.pool.config.locale.clone(),
+            timezone: self.pool.config.timezone.clone(),
             viewport: task.map(|task| task.viewport),
         }
     }
 
     fn room(&self) -> Room {
-        let reserve_bytes = self.config.memory_reserve_bytes;
+        let reserve_bytes = self.pool.config.memory_reserve_bytes;
         match available_bytes() {
             Some(available_bytes) if reserve_bytes > 0 => {
                 Room { stages: sessions(available_bytes, reserve_bytes), available_bytes, reserve_bytes }
@@ -183,35 +316,34 @@ impl Stages for Chromium {
     }
 
     async fn open(&self, assignment: &Assignment) -> Result<Box<dyn Stage>, StageError> {
-        let failed = |error: &dyn std::error::Error| StageError::Failed(error.to_string());
         let task = assignment.task.clone();
         let allow = AllowList::new(&task.start_url, &task.allow_hosts).map_err(|bad| failed(&bad))?;
-        let _turn = self.opening.acquire().await.map_err(|closed| failed(&closed))?;
-        let running = self.place(task.viewport).await.map_err(|error| failed(&error))?;
-        let seat = Seat(running);
-        let reach = match self.archives {
+        let blank = self.pool.blank(task.viewport).await?;
+        self.refill(task.viewport);
+        let of = assignment.ancestry.clone();
+        let network = match self.pool.network(&blank, &of, &task).await {
+            Ok(network) => network,
+            Err(error) => {
+                blank.close().await;
+                return Err(error);
+            }
+        };
+        let reach = match self.pool.archives {
             // What an archive does not answer reaches nobody: the list of nowhere.
             Some(Archives::Replay { .. }) => AllowList::new(NOWHERE, &[]).map_err(|bad| failed(&bad))?,
             _ => allow.clone(),
         };
-        let network = match &self.archives {
-            None => None,
-            Some(archives) => {
-                let (running, deadline) = (seat.0.clone(), self.config.deadlines.navigation);
-                Some(Network::begin(archives, running, &assignment.ancestry, &task, deadline).await?)
-            }
-        };
-        let egress = Egress::open(self.sites.clone(), reach, Some(assignment.ancestry.clone()), self.egress)
-            .await
-            .map_err(|error| failed(&error))?;
-        let of = assignment.ancestry.clone();
-        Ok(Box::new(
-            Context::open(seat, self.config.clone(), of, task, Reach { allow, egress, network }).await?,
-        ))
+        blank.egress.admit(reach, Some(of.clone()));
+        Ok(Box::new(Context::of(blank, self.pool.config.clone(), of, task, allow, network)))
     }
 
     async fn close(&self) {
-        self.processes.lock().await.drain(..).for_each(|running| {
+        self.stop.cancel();
+        self.refills.close();
+        self.refills.wait().await;
+        // They go with their browsers.
+        drop(self.pool.ready.clear());
+        self.pool.processes.lock().await.drain(..).for_each(|running| {
             running.stop();
         });
     }
@@ -231,6 +363,9 @@ impl Running {
             process,
             screen,
             contexts: AtomicUsize::new(0),
+            blanks: AtomicUsize::new(0),
+            served: AtomicUsize::new(0),
+            bounds: Bounds::of(config),
             listeners: Mutex::default(),
             stopped: CancellationToken::new(),
         });
@@ -253,9 +388,31 @@ impl Running {
         self.listeners().remove(id);
     }
 
-    /// Whether another context fits: a browser three quarters full keeps the rest for the pages it has.
-    fn has_memory_left(&self, config: &BrowserConfig) -> bool {
-        self.process.account.held_bytes() < config.limits.memory_bytes / 4 * 3
+    /// Contexts with a task.
+    fn lent(&self) -> usize {
+        self.contexts.load(Ordering::SeqCst).saturating_sub(self.blanks.load(Ordering::SeqCst))
+    }
+
+    /// Whether another trajectory may live here beside those that do.
+    pub fn has_a_place(&self) -> bool {
+        self.lent() < self.bounds.contexts
+    }
+
+    /// Whether it is neither dead nor old nor full.
+    pub fn takes_more(&self) -> bool {
+        !self.link.dead.is_cancelled()
+            && !self.is_old()
+            && self.process.account.held_bytes() < self.bounds.memory_bytes
+    }
+
+    /// Whether it served as many trajectories as it may: what it leaked goes with it.
+    fn is_old(&self) -> bool {
+        self.served.load(Ordering::SeqCst) >= self.bounds.served
+    }
+
+    /// A context is thrown away within this time.
+    pub fn disposal_deadline(&self) -> Duration {
+        self.bounds.disposal
     }
 
     /// Why something of it was ended, if that was lately.
@@ -321,18 +478,29 @@ async fn watch(
     mut created: chromiumoxide::listeners::EventStream<EventTargetCreated>,
     mut destroyed: chromiumoxide::listeners::EventStream<EventTargetDestroyed>,
 ) {
-    let mut homes = HashMap::new();
+    let mut homes: HashMap<_, BrowserContextId> = HashMap::new();
+    let mut closing = FuturesUnordered::new();
     loop {
         tokio::select! {
             () = running.process.ended() => break,
             () = running.link.dead.cancelled() => break,
             Some(event) = created.next() => {
                 let info = &event.target_info;
-                if info.r#type == "page" && let Some(context) = &info.browser_context_id {
+                let (true, Some(context)) = (info.r#type == "page", &info.browser_context_id) else { continue };
+                // Here and not where the context is acted on: while its policy thinks, a page may open windows without end.
+                if homes.values().filter(|home| *home == context).count() >= running.bounds.tabs {
+                    let close = CloseTargetParams::new(info.target_id.clone());
+                    if closing.len() < CLOSING_MAX {
+                        closing.push(running.link.call(close, CLOSED_WITHIN, "closing a tab too many"));
+                    }
+                    running.tell(Some(context), Change::Refused);
+                } else {
                     homes.insert(info.target_id.clone(), context.clone());
                     running.tell(Some(context), Change::Opened(info.target_id.clone()));
                 }
             }
+            // It may have closed itself.
+            Some(_) = closing.next() => {}
             Some(event) = destroyed.next() => {
                 let home = homes.remove(&event.target_id);
                 running.tell(home.as_ref(), Change::Closed(event.target_id.clone()));
@@ -356,21 +524,73 @@ async fn watch(
     }
 }
 
+impl Bounds {
+    fn of(config: &BrowserConfig) -> Self {
+        Self {
+            contexts: config.contexts_per_browser as usize,
+            served: config.trajectories_per_browser as usize,
+            tabs: config.tabs_max as usize,
+            memory_bytes: config.limits.memory_bytes / 4 * 3,
+            disposal: config.deadlines.navigation,
+        }
+    }
+}
+
+fn failed(error: &dyn std::error::Error) -> StageError {
+    StageError::Failed(error.to_string())
+}
+
 /// A context's place in its process, given back when it is dropped.
 #[derive(Debug)]
-pub(super) struct Seat(Arc<Running>);
+pub(super) struct Seat {
+    running: Arc<Running>,
+    is_blank: bool,
+}
+
+impl Seat {
+    /// For a trajectory; it is counted already.
+    fn lent(running: Arc<Running>) -> Self {
+        Self { running, is_blank: false }
+    }
+
+    /// For a context that waits.
+    fn blank(running: Arc<Running>) -> Self {
+        running.contexts.fetch_add(1, Ordering::SeqCst);
+        running.blanks.fetch_add(1, Ordering::SeqCst);
+        Self { running, is_blank: true }
+    }
+
+    /// The browser it is a place in.
+    pub fn process(&self) -> Arc<Running> {
+        self.running.clone()
+    }
+
+    /// From now on a trajectory lives here.
+    fn lend(&mut self) {
+        if std::mem::take(&mut self.is_blank) {
+            self.running.blanks.fetch_sub(1, Ordering::SeqCst);
+        }
+        self.running.served.fetch_add(1, Ordering::SeqCst);
+    }
+}
 
 impl std::ops::Deref for Seat {
     type Target = Running;
 
     fn deref(&self) -> &Running {
-        &self.0
+        &self.running
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.0.contexts.fetch_sub(1, Ordering::SeqCst);
+        if self.is_blank {
+            self.running.blanks.fetch_sub(1, Ordering::SeqCst);
+        }
+        let was_last = self.running.contexts.fetch_sub(1, Ordering::SeqCst) == 1;
+        if was_last && self.running.is_old() {
+            self.running.stop();
+        }
     }
 }
 

@@ -400,6 +400,8 @@ fn flags(config: &BrowserConfig) -> Vec<String> {
 const FLAGS: &[&str] = &[
     "--headless",
     "--remote-debugging-port=0",
+    // Errors only: else each line that a page writes to its console is written once more by the thread that serves all pages.
+    "--log-level=2",
     // Nothing that speaks with the browser's maker.
     "--no-first-run",
     "--no-default-browser-check",

@@ -47,6 +47,9 @@ pub(super) async fn world(tab: &Tab, deadline: Duration, what: &'static str) -> 
 }
 
 /// Evaluates an expression whose result has at most so many bytes, in the page's world or in one of our own.
+///
+/// The page may have replaced whatever the answer is made with, and its texts may be cut inside a character or have any length. What travels is
+/// therefore one string that was measured first: a message that cannot be read is answered by nobody, and a long one keeps everybody waiting.
 pub(super) async fn evaluate(
     tab: &Tab,
     expression: &str,
@@ -55,20 +58,39 @@ pub(super) async fn evaluate(
     what: &'static str,
     bytes_max: usize,
 ) -> Result<Value, StageError> {
-    let mut evaluate = EvaluateParams::new(expression);
+    let mut evaluate = EvaluateParams::new(format!("({TELL})(async () => ({expression}\n), {bytes_max})"));
     evaluate.context_id = world.map(|world| world.0);
     evaluate.await_promise = Some(true);
     evaluate.return_by_value = Some(true);
     let answer = tab.call(evaluate, deadline, what).await?;
+    let failed =
+        |why: &str| StageError::Failed(format!("{what}: {}", why.chars().take(300).collect::<String>()));
     if let Some(thrown) = answer.exception_details {
-        let said = thrown.exception.and_then(|error| error.description).unwrap_or(thrown.text);
-        return Err(StageError::Failed(format!("{what}: {}", said.chars().take(300).collect::<String>())));
+        return Err(failed(&thrown.exception.and_then(|error| error.description).unwrap_or(thrown.text)));
     }
-    let value = answer.result.value.unwrap_or(Value::Null);
-    match serde_json::to_string(&value).map_or(0, |text| text.len()) {
-        size if size <= bytes_max => Ok(value),
-        size => Err(StageError::Failed(format!(
-            "{what}: the result has {size} bytes, at most {bytes_max} are taken"
-        ))),
-    }
+    let told = answer.result.value.as_ref().and_then(Value::as_str).unwrap_or_default();
+    let size = match told.split_at_checked(1) {
+        Some(("v", json)) if json.len() <= bytes_max => {
+            return serde_json::from_str(json).map_err(|error| failed(&format!("no JSON: {error}")));
+        }
+        Some(("v", json)) => json.len().to_string(),
+        Some(("s", size)) => size.to_owned(),
+        Some(("e", said)) => return Err(failed(said)),
+        _ => return Err(failed("the page told something else than was asked")),
+    };
+    Err(failed(&format!("the result has {size} bytes, at most {bytes_max} are taken")))
 }
+
+/// `v` and the value as JSON, `s` and its size if that is too large, or `e` and what was thrown. Halves of characters become U+FFFD.
+const TELL: &str = r"async (ask, most) => {
+  const whole = (key, value) => typeof value === 'string' ? value.toWellFormed() : value;
+  const told = (text) => text.length > most ? 's' + text.length : 'v' + text;
+  try {
+    return told('' + (JSON.stringify(await ask(), whole) ?? null));
+  } catch (error) {
+    let said = '', cut = '';
+    try { said = '' + error; } catch {}
+    for (let at = 0; at < 300 && at < said.length; at++) cut += said[at];
+    return 'e' + cut.toWellFormed();
+  }
+}";

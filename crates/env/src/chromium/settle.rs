@@ -2,16 +2,18 @@
 
 use std::time::Duration;
 
+use chromiumoxide::cdp::browser_protocol::network::GetCookiesParams;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::script;
 use super::tab::Tab;
 use crate::config::Settle;
+use crate::egress::InFlight;
 use crate::stage::StageError;
 
 /// Whether the page became quiet before the cap.
-pub(super) async fn settle(tab: &Tab, rules: Settle) -> Result<bool, StageError> {
+pub(super) async fn settle(tab: &Tab, in_flight: &mut InFlight, rules: Settle) -> Result<bool, StageError> {
     let cap = Instant::now() + rules.cap;
     loop {
         let left = cap.saturating_duration_since(Instant::now());
@@ -19,8 +21,13 @@ pub(super) async fn settle(tab: &Tab, rules: Settle) -> Result<bool, StageError>
             return Ok(false);
         }
         match quiet(tab, rules.quiet, left).await {
-            Ok(true) if answered(tab, cap).await => return Ok(true),
-            Ok(_) => {}
+            Ok(true) => {
+                arrived(tab).await?;
+                if in_flight.is_quiet(cap).await {
+                    return Ok(true);
+                }
+            }
+            Ok(false) => {}
             // The document went away under the script: a navigation. The next one is waited for.
             Err(StageError::Failed(_)) => tokio::time::sleep(Duration::from_millis(10)).await,
             Err(error) => return Err(error),
@@ -36,16 +43,17 @@ async fn quiet(tab: &Tab, quiet: Duration, cap: Duration) -> Result<bool, StageE
     Ok(answer == Value::Bool(true))
 }
 
-/// Whether no request is in flight. If one is, waits for its answer or the cap: the document is looked at again after it.
-async fn answered(tab: &Tab, cap: Instant) -> bool {
-    let mut in_flight = tab.in_flight();
-    if *in_flight.borrow() == 0 {
-        return true;
-    }
-    // Late or not, the caller looks again and sees for itself.
-    tokio::time::timeout_at(cap, in_flight.wait_for(|count| *count == 0)).await.ok();
-    false
+/// Waits until what the page has asked for has reached its filter. The question is for cookies that nobody has: it takes the way of a request, from
+/// this page through the browser to the process that speaks with the network, and is answered behind the requests before it.
+async fn arrived(tab: &Tab) -> Result<(), StageError> {
+    let ask = GetCookiesParams { urls: Some(vec!["http://nowhere.invalid/".into()]) };
+    tab.call(ask, tab.deadlines.input, "the page to settle").await?;
+    tokio::time::sleep(FROM_SOCKET_TO_FILTER).await;
+    Ok(())
 }
+
+/// Time in which the filter's task takes notice of a connection that is there.
+const FROM_SOCKET_TO_FILTER: Duration = Duration::from_millis(2);
 
 /// A document that is loaded already gets one frame (17 ms) to begin changing; one that changes is quiet when it stopped for `quiet`.
 const QUIET: &str = r"(quiet, cap) => new Promise((done) => {

@@ -1,38 +1,34 @@
 //! One page of a context: commands under deadlines, and a watcher that answers what would otherwise block it.
 
-use std::collections::HashSet;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use chromiumoxide::cdp::IntoEventKind;
 use chromiumoxide::cdp::browser_protocol::emulation::{
     SetDeviceMetricsOverrideParams, SetFocusEmulationEnabledParams, SetLocaleOverrideParams,
     SetTimezoneOverrideParams,
 };
 use chromiumoxide::cdp::browser_protocol::inspector::EventTargetCrashed;
-use chromiumoxide::cdp::browser_protocol::network::{
-    EventLoadingFailed, EventLoadingFinished, EventRequestWillBeSent, ResourceType,
-};
 use chromiumoxide::cdp::browser_protocol::page::{
     DialogType, EventJavascriptDialogOpening, HandleJavaScriptDialogParams,
 };
 use chromiumoxide::cdp::browser_protocol::target::{CloseTargetParams, TargetId};
-use chromiumoxide::cdp::js_protocol::runtime::TerminateExecutionParams;
+use chromiumoxide::cdp::browser_protocol::{log, network, performance};
+use chromiumoxide::cdp::js_protocol::runtime::{self, TerminateExecutionParams};
+use chromiumoxide::cdp::{CustomEvent, IntoEventKind};
+use chromiumoxide::error::CdpError;
 use chromiumoxide::listeners::EventStream;
+use chromiumoxide::types::{MethodId, MethodType};
 use chromiumoxide::{Command, Page};
 use furrow_rollout::Size;
 use futures::StreamExt;
-use tokio::sync::watch;
+use serde::Deserialize;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::link::{Link, failed, within};
 use crate::config::{BrowserConfig, Deadlines};
 use crate::stage::StageError;
-
-/// Requests in flight that are remembered; a page with more is not quiet anyway.
-const IN_FLIGHT_MAX: usize = 1000;
 
 /// An open page.
 #[derive(Debug)]
@@ -48,22 +44,67 @@ pub(super) struct Tab {
 #[derive(Debug)]
 struct Seen {
     crashed: CancellationToken,
-    dialogs: AtomicU32,
-    last_dialog: Mutex<String>,
-    in_flight: watch::Sender<usize>,
+    /// It kept somebody waiting in vain.
+    hung: AtomicBool,
+    dialogs: Happened,
+    downloads: Happened,
+}
+
+/// What a page did beside what it shows: how often, and the words of the last time.
+#[derive(Debug, Default)]
+struct Happened {
+    times: AtomicU32,
+    last: Mutex<String>,
+}
+
+/// Words that a page chose are cut to so many characters.
+const WORDS_CHARS_MAX: usize = 200;
+
+impl Happened {
+    fn again(&self, words: &str) {
+        let words = words.chars().take(WORDS_CHARS_MAX).collect();
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = words;
+        self.times.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn so_far(&self) -> (u32, String) {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        (self.times.load(Ordering::Relaxed), last)
+    }
 }
 
 /// The events of a page that somebody must answer at once, wherever its trajectory is.
 struct Events {
     dialogs: EventStream<EventJavascriptDialogOpening>,
+    downloads: EventStream<DownloadWillBegin>,
     crashes: EventStream<EventTargetCrashed>,
-    begun: EventStream<EventRequestWillBeSent>,
-    finished: EventStream<EventLoadingFinished>,
-    failed: EventStream<EventLoadingFailed>,
 }
 
+/// The page is about to start a download. The library knows only the browser's event of this kind, which does not say whose page it was.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct DownloadWillBegin {
+    /// What the page, or its server, calls the file.
+    suggested_filename: String,
+}
+
+impl MethodType for DownloadWillBegin {
+    fn method_id() -> MethodId {
+        "Page.downloadWillBegin".into()
+    }
+}
+
+impl CustomEvent for DownloadWillBegin {}
+
+/// What the browser says of a page in the moment between two documents. One that goes from document to document without end is a page that does
+/// not answer.
+const BETWEEN_DOCUMENTS: &str = "Not attached to an active page";
+
+/// A document is replaced by the next in a few milliseconds.
+const NEXT_DOCUMENT: Duration = Duration::from_millis(10);
+
 impl Tab {
-    /// Takes a page in hand: its dialogs are dismissed, its requests counted, its size, language and time zone set.
+    /// Takes a page in hand: its dialogs are dismissed, its size, language and time zone set, and it can no longer fill the link with words.
     pub async fn adopt(
         page: Page,
         link: &Link,
@@ -72,16 +113,14 @@ impl Tab {
     ) -> Result<Self, StageError> {
         let events = Events {
             dialogs: listen(&page).await?,
+            downloads: listen(&page).await?,
             crashes: listen(&page).await?,
-            begun: listen(&page).await?,
-            finished: listen(&page).await?,
-            failed: listen(&page).await?,
         };
         let seen = Arc::new(Seen {
             crashed: CancellationToken::new(),
-            dialogs: AtomicU32::new(0),
-            last_dialog: Mutex::default(),
-            in_flight: watch::channel(0).0,
+            hung: AtomicBool::new(false),
+            dialogs: Happened::default(),
+            downloads: Happened::default(),
         });
         let watcher = tokio::spawn(watch(page.clone(), events, seen.clone(), config.deadlines.input));
         let tab = Self { page, deadlines: config.deadlines, dead: link.dead.clone(), seen, watcher };
@@ -90,18 +129,31 @@ impl Tab {
     }
 
     /// A command to this page, answered within the deadline or not at all.
-    pub async fn call<T: Command>(
+    pub async fn call<T: Command + Clone>(
         &self,
         command: T,
         deadline: Duration,
         waited_for: &'static str,
     ) -> Result<T::Response, StageError> {
-        let call = async { self.page.execute(command).await.map(|response| response.result) };
-        tokio::select! {
+        let answered = async {
+            loop {
+                match self.page.execute(command.clone()).await.map(|response| response.result) {
+                    Err(CdpError::Chrome(answer)) if answer.message.contains(BETWEEN_DOCUMENTS) => {
+                        tokio::time::sleep(NEXT_DOCUMENT).await;
+                    }
+                    done => return done,
+                }
+            }
+        };
+        let outcome = tokio::select! {
             biased;
             lost = self.lost() => Err(lost),
-            outcome = within(deadline, waited_for, &self.dead, call) => outcome,
+            outcome = within(deadline, waited_for, &self.dead, answered) => outcome,
+        };
+        if matches!(outcome, Err(StageError::PageHang { .. })) {
+            self.seen.hung.store(true, Ordering::Relaxed);
         }
+        outcome
     }
 
     /// What this page is to tell next, told within the deadline or not at all.
@@ -142,6 +194,16 @@ impl Tab {
         self.seen.crashed.is_cancelled()
     }
 
+    /// Whether a question to the page was not answered in time.
+    pub fn has_hung(&self) -> bool {
+        self.seen.hung.load(Ordering::Relaxed)
+    }
+
+    /// What was not answered was no fault of the page.
+    pub fn excuse(&self) {
+        self.seen.hung.store(false, Ordering::Relaxed);
+    }
+
     /// An error if the page or its browser died.
     pub fn check(&self) -> Result<(), StageError> {
         if self.dead.is_cancelled() {
@@ -155,13 +217,12 @@ impl Tab {
 
     /// Dialogs dismissed so far, and the text of the last.
     pub fn dialogs(&self) -> (u32, String) {
-        let last = self.seen.last_dialog.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        (self.seen.dialogs.load(Ordering::Relaxed), last)
+        self.seen.dialogs.so_far()
     }
 
-    /// Requests in flight, as they change.
-    pub fn in_flight(&self) -> watch::Receiver<usize> {
-        self.seen.in_flight.subscribe()
+    /// Downloads denied so far, and the file name of the last.
+    pub fn downloads(&self) -> (u32, String) {
+        self.seen.downloads.so_far()
     }
 
     /// First rung: stops whatever script runs. A looping page answers to this and to being closed, to nothing else.
@@ -187,19 +248,35 @@ impl Tab {
         );
         let locale = SetLocaleOverrideParams { locale: Some(config.locale.replace('-', "_")) };
         let zone = SetTimezoneOverrideParams::new(config.timezone.clone());
-        // Sent together: four round trips would cost a new page 10 ms more.
-        let (size, locale, zone, focus) = tokio::join!(
+        // Sent together: each round trip would cost a new page 3 ms more.
+        let (size, locale, zone, focus, quiet) = tokio::join!(
             self.call(size, deadline, "setting the viewport"),
             self.call(locale, deadline, "setting the language"),
             self.call(zone, deadline, "setting the time zone"),
             self.call(SetFocusEmulationEnabledParams::new(true), deadline, "setting the focus"),
+            self.hush(deadline),
         );
+        quiet?;
         size.and(zone).and(focus)?;
         // A renderer takes one language; a second tab in it says that it has one already.
         if let Err(error @ (StageError::PageCrash | StageError::BrowserDead)) = locale {
             return Err(error);
         }
         Ok(())
+    }
+
+    /// Switches off what the protocol library switched on in the page: its console, its log, its requests. All pages of a browser share one
+    /// link, and one page that writes half a million lines would keep the others' answers waiting behind them; a `data:` address travels whole,
+    /// however many megabytes it has.
+    async fn hush(&self, deadline: Duration) -> Result<(), StageError> {
+        let (console, log, requests, counters) = tokio::join!(
+            self.call(runtime::DisableParams {}, deadline, "the console's silence"),
+            self.call(log::DisableParams {}, deadline, "the log's silence"),
+            self.call(network::DisableParams {}, deadline, "the requests' silence"),
+            self.call(performance::DisableParams {}, deadline, "the counters' silence"),
+        );
+        console.and(log).and(requests)?;
+        counters.map(drop)
     }
 }
 
@@ -215,52 +292,28 @@ pub(super) async fn listen<T: IntoEventKind>(page: &Page) -> Result<EventStream<
 }
 
 async fn watch(page: Page, mut events: Events, seen: Arc<Seen>, deadline: Duration) {
-    let mut in_flight = HashSet::new();
     loop {
         tokio::select! {
             dialog = events.dialogs.next() => {
                 let Some(dialog) = dialog else { return };
                 dismiss(&page, &dialog, &seen, deadline).await;
             }
+            download = events.downloads.next() => {
+                let Some(download) = download else { return };
+                seen.downloads.again(&download.suggested_filename);
+            }
             crash = events.crashes.next() => {
                 // The stream ends with the page, too: nothing can be asked of it any more.
                 seen.crashed.cancel();
                 if crash.is_none() { return }
             }
-            begun = events.begun.next() => {
-                let Some(begun) = begun else { return };
-                if counts(&begun) && in_flight.len() < IN_FLIGHT_MAX {
-                    in_flight.insert(begun.request_id.inner().clone());
-                }
-                seen.in_flight.send_replace(in_flight.len());
-            }
-            finished = events.finished.next() => {
-                let Some(finished) = finished else { return };
-                in_flight.remove(finished.request_id.inner());
-                seen.in_flight.send_replace(in_flight.len());
-            }
-            failed = events.failed.next() => {
-                let Some(failed) = failed else { return };
-                in_flight.remove(failed.request_id.inner());
-                seen.in_flight.send_replace(in_flight.len());
-            }
         }
     }
 }
 
-/// A stream that never ends is no reason to wait.
-fn counts(begun: &EventRequestWillBeSent) -> bool {
-    !matches!(
-        begun.r#type,
-        Some(ResourceType::EventSource | ResourceType::WebSocket | ResourceType::Media | ResourceType::Ping)
-    )
-}
-
 /// Says no, as a person in a hurry would; but lets a page be left.
 async fn dismiss(page: &Page, dialog: &EventJavascriptDialogOpening, seen: &Seen, deadline: Duration) {
-    let text = dialog.message.chars().take(200).collect();
-    *seen.last_dialog.lock().unwrap_or_else(PoisonError::into_inner) = text;
-    seen.dialogs.fetch_add(1, Ordering::Relaxed);
+    seen.dialogs.again(&dialog.message);
     let answer = HandleJavaScriptDialogParams::new(dialog.r#type == DialogType::Beforeunload);
     // A dialog that closed by itself cannot be answered; a browser that died is told elsewhere.
     tokio::time::timeout(deadline, page.execute(answer)).await.ok();

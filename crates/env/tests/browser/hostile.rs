@@ -33,7 +33,7 @@ async fn every_trap_ends_in_a_name_and_hurts_nobody_else() {
         ("location = \"file:///etc/passwd\"", OutcomeName::Ok),
         (
             "const a = document.createElement(\"a\"); a.href = \"data:application/zip,x\"; a.download = \"x.zip\"; a.click()",
-            OutcomeName::Ok,
+            OutcomeName::DownloadDenied,
         ),
         (
             "Notification.requestPermission(); navigator.geolocation.getCurrentPosition(() => 0)",

@@ -112,6 +112,64 @@ async fn contexts_share_nothing() {
     ground.close().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn contexts_are_ready_ahead_of_need_and_each_serves_once() {
+    let ground = ground_with(|file| file.contexts_ready = 2, vec![]).await;
+    let body = "<script>state = {seen: localStorage.getItem('mark'), cookie: document.cookie}; localStorage.setItem('mark', 'x'); document.cookie = 'a=b'</script>";
+    assert_eq!(ground.pool.ready(), 0, "nobody asked yet");
+    for turn in 0..3 {
+        let mut stage = ground.page(body).await;
+        wait_for("ready", || ground.pool.ready() == 2).await;
+        let seen: serde_json::Value = serde_json::from_str(&stage.probe().await.unwrap().unwrap()).unwrap();
+        assert_eq!(seen, serde_json::json!({"seen": null, "cookie": ""}), "turn {turn}");
+        // The next one is taken over while this one still lives.
+        let beside = ground.page(body).await;
+        assert_eq!(beside.browser(), stage.browser());
+        stage.close().await;
+        beside.close().await;
+    }
+    // Pages of another size: what was made for the old size gives way.
+    let other = ground.page_with(body, |task| task.viewport = furrow_rollout::Size::new(640, 480)).await;
+    wait_for("ready again", || ground.pool.ready() == 2).await;
+    other.close().await;
+    ground.close().await;
+    let none = ground_with(|file| file.contexts_ready = 0, vec![]).await;
+    none.page("<p>x").await.close().await;
+    assert_eq!(none.pool.ready(), 0);
+    none.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_browser_that_served_its_time_is_replaced_when_its_last_page_closed() {
+    let ground = ground_with(|file| file.trajectories_per_browser = 3, vec![]).await;
+    let mut stages = Vec::new();
+    for _ in 0..4 {
+        stages.push(ground.page("<button onclick='state = {}'>b</button>").await);
+    }
+    let names: Vec<String> = stages.iter().map(|stage| stage.browser().to_owned()).collect();
+    assert!(names[0] == names[1] && names[1] == names[2] && names[2] != names[3], "{names:?}");
+    let profile =
+        |name: &str| format!("furrow-env-{}-{} ", std::process::id(), name.rsplit('-').next().unwrap());
+    let runs = |name: &str| commands().iter().any(|(_, command)| command.contains(&profile(name)));
+    let mut young = stages.pop().unwrap();
+    let mut last = stages.pop().unwrap();
+    for stage in stages {
+        stage.close().await;
+    }
+    // Old as it is, whoever lives in it finishes.
+    act(&mut last, click(5.0, 5.0)).await;
+    assert!(runs(&names[0]));
+    last.close().await;
+    // What was ready in it is given up when the next trajectory looks for a place.
+    let next = ground.page("<p>x").await;
+    assert_eq!(next.browser(), names[3]);
+    wait_for("gone", || !runs(&names[0])).await;
+    act(&mut young, click(5.0, 5.0)).await;
+    young.close().await;
+    next.close().await;
+    ground.close().await;
+}
+
 #[tokio::test]
 async fn a_browser_that_is_none_is_told_with_its_remedy() {
     let folder = tempfile::tempdir().unwrap();
