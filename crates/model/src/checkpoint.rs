@@ -3,7 +3,11 @@
 //! `config.rs` reads the configuration, `header.rs` and `shards.rs` the files, `wanted.rs`, `names.rs` and `layout.rs` find each tensor of
 //! the model in them, whatever its writer called it. What comes out can be loaded ([`Weights::load`](crate::weights::Weights::load)), hashed or
 //! [inspected](inspect); what cannot be trusted comes out as an error that names it.
+//!
+//! Later weights of the same model may come as what changed: a delta (`delta.rs`) or a LoRA adapter (`adapter.rs`), laid over a checkpoint.
 
+mod adapter;
+mod delta;
 mod header;
 mod inspect;
 mod layout;
@@ -12,12 +16,15 @@ mod misfit;
 mod names;
 mod shards;
 mod tensor;
+mod update;
 mod wanted;
 
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
+pub use self::adapter::{ADAPTER_CONFIG, ADAPTER_WEIGHTS};
+pub use self::delta::{DELTA_MANIFEST, Delta, DeltaFile, DeltaFormat};
 pub use self::header::{HEADER_MAX, HeaderError};
 pub use self::inspect::{ByKind, FileFacts, Inspection, ModelFacts, Parameters, SessionState, inspect};
 use self::layout::{Layout, Located};
@@ -26,6 +33,7 @@ pub(crate) use self::names::TOWER;
 pub use self::shards::ShardError;
 use self::shards::Shards;
 pub use self::tensor::{Numbers, Tensor};
+pub use self::update::{Form, UpdateError};
 pub use self::wanted::{Part, Wanted, wanted};
 use crate::config::{Config, ConfigError};
 use crate::kernels::Team;
@@ -147,6 +155,11 @@ impl Checkpoint {
     /// It is the SHA-256 of one line a tensor, `{published name} {type} {rows}x{columns} {SHA-256 of its bytes}\n`, in the order of the names' bytes; the
     /// published name is without the outer `language_model.`.
     pub fn weights_sha256(&self, team: &Team) -> String {
+        self.hashes(team).weights
+    }
+
+    /// The same, and that of the lines of the vision encoder alone: features of tiles made by equal encoders are equal.
+    pub fn hashes(&self, team: &Team) -> WeightHashes {
         let mut tensors: Vec<(&String, &Located)> = self.layout.tensors.iter().collect();
         tensors.sort_by_key(|(name, _)| *name);
         let mut lines: Vec<String> = vec![String::new(); tensors.len()];
@@ -154,8 +167,19 @@ impl Checkpoint {
             let (name, located) = tensors[index];
             line[0] = format!("{name} {}\n", self.view(located).summary());
         });
-        hex(&Sha256::digest(lines.concat()))
+        let of_vision = |line: &&String| line.starts_with("vision_model.") || line.starts_with("mlp1.");
+        let vision: String = lines.iter().filter(of_vision).map(String::as_str).collect();
+        WeightHashes { weights: hex(&Sha256::digest(lines.concat())), vision: Sha256::digest(vision).into() }
     }
+}
+
+/// Names of weights.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WeightHashes {
+    /// Of all of them, in hexadecimal: see [`Checkpoint::weights_sha256`].
+    pub weights: String,
+    /// Of the vision encoder's.
+    pub vision: [u8; 32],
 }
 
 /// Bytes in hexadecimal.

@@ -10,3 +10,5 @@ mod hostile;
 mod inspected;
 #[path = "checkpoint/loaded.rs"]
 mod loaded;
+#[path = "checkpoint/updated.rs"]
+mod updated;

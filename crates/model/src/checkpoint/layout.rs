@@ -39,6 +39,15 @@ pub(super) struct Layout {
 
 /// Finds every tensor of a model in the files, and everything that does not fit.
 pub(super) fn locate(config: &Config, shards: &Shards) -> (Layout, Misfits) {
+    look(config, shards, true)
+}
+
+/// Finds the tensors that the files hold of a model, be they all or a few, and everything that does not fit.
+pub(super) fn locate_some(config: &Config, shards: &Shards) -> (Layout, Misfits) {
+    look(config, shards, false)
+}
+
+fn look(config: &Config, shards: &Shards, is_whole: bool) -> (Layout, Misfits) {
     let experts = config.text.moe.map_or(0, |moe| moe.experts);
     let mut search = Search::over(shards, experts);
     let mut layout = Layout::default();
@@ -52,7 +61,10 @@ pub(super) fn locate(config: &Config, shards: &Shards) -> (Layout, Misfits) {
                     .collect();
                 layout.tensors.insert(wanted.name, Located { shape, pieces });
             }
-            None => search.misfits.0.push(Misfit::Missing { name: wanted.name, shape: wanted.shape }),
+            None if is_whole => {
+                search.misfits.0.push(Misfit::Missing { name: wanted.name, shape: wanted.shape });
+            }
+            None => {}
         }
     }
     layout.ignored = search.leftovers(config);

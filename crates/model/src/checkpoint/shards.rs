@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
+use std::ops::Deref;
 use std::path::{Component, Path, PathBuf};
 
 use memmap2::Mmap;
@@ -18,7 +19,7 @@ pub(super) const INDEX: &str = "model.safetensors.index.json";
 /// Largest index that is read: 6,000 tensors x 110 bytes = 0.7 MB.
 const INDEX_BYTES_MAX: u64 = 16 << 20;
 /// Most shards; each stays mapped. The 12B, 24.6 GB in files of 5 GB, has five.
-const SHARDS_MAX: usize = 4096;
+pub(super) const SHARDS_MAX: usize = 4096;
 
 /// Why the weight files of a directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -100,8 +101,28 @@ pub(super) struct Shards {
 #[derive(Debug)]
 pub(super) struct Shard {
     pub(super) name: String,
-    pub(super) map: Mmap,
+    pub(super) map: Bytes,
     pub(super) entries: Vec<Entry>,
+}
+
+/// Where the bytes of a weight file are.
+#[derive(Debug)]
+pub(super) enum Bytes {
+    /// In the file.
+    Mapped(Mmap),
+    /// In memory: they were computed.
+    Made(Vec<u8>),
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Mapped(map) => map,
+            Self::Made(bytes) => bytes,
+        }
+    }
 }
 
 #[derive(serde::Deserialize)]
@@ -135,12 +156,12 @@ impl Shards {
 }
 
 impl Shard {
-    fn open(dir: &Path, name: &str) -> Result<Self, ShardError> {
+    pub(super) fn open(dir: &Path, name: &str) -> Result<Self, ShardError> {
         let path = dir.join(name);
         let file = file::open(&path)?;
         let map = map::map(&file).map_err(|source| ShardError::Map { path: path.clone(), source })?;
         let entries = header::read(&map).map_err(|source| ShardError::Header { path, source })?;
-        Ok(Self { name: name.into(), map, entries })
+        Ok(Self { name: name.into(), map: Bytes::Mapped(map), entries })
     }
 }
 
@@ -175,7 +196,7 @@ fn read_index(path: &Path) -> Result<BTreeMap<String, String>, ShardError> {
 }
 
 /// Whether a name is that of a weight file in the directory itself, on any operating system.
-fn is_plain(name: &str) -> bool {
+pub(super) fn is_plain(name: &str) -> bool {
     let mut components = Path::new(name).components();
     let alone = matches!((components.next(), components.next()), (Some(Component::Normal(part)), None) if part == name);
     alone && name.ends_with(".safetensors") && !name.contains(['\\', ':', '\0'])
