@@ -206,16 +206,31 @@ impl Opening<'_> {
 /// # Errors
 /// When there are no kernels for it.
 pub fn plan(config: &Config, room: &Room, options: &Options) -> Result<Plan, OpenError> {
+    planned_in(false, (config, &Counts::of_config(config), room, options))
+}
+
+/// What a checkpoint and this room take of a device: what [`open`] will ask for, to the byte.
+///
+/// # Errors
+/// When there are no kernels for it, or a tensor is missing.
+pub fn plan_of(checkpoint: &Checkpoint, room: &Room, options: &Options) -> Result<Plan, OpenError> {
+    let kept = Kept::of(checkpoint)?;
+    let counts = Counts::of(checkpoint, kept.wide)?;
+    planned_in(kept.of_f32, (checkpoint.config(), &counts, room, options))
+}
+
+fn planned_in(of_f32: bool, sizes: Sizes<'_>) -> Result<Plan, OpenError> {
+    let (config, _, room, options) = sizes;
+    check_room(config, room)?;
     let why = unsupported(config);
     if !why.is_empty() {
         return Err(OpenError::Unsupported { why });
     }
-    let counts = Counts::of_config(config);
-    let placed = (config, &counts, room, options);
-    Ok(match options.precision {
-        Precision::Usual => planned::<Bfloat16>(placed),
-        Precision::WideResidual => planned::<WideResidual>(placed),
-        Precision::NarrowState => planned::<NarrowState>(placed),
+    Ok(match (of_f32, options.precision) {
+        (true, _) => planned::<Float32>(sizes),
+        (_, Precision::Usual) => planned::<Bfloat16>(sizes),
+        (_, Precision::WideResidual) => planned::<WideResidual>(sizes),
+        (_, Precision::NarrowState) => planned::<NarrowState>(sizes),
     })
 }
 

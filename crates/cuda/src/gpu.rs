@@ -32,7 +32,7 @@ use crate::executor::{Executor, ExecutorError, GraphKey, Lane, Pinned, Product, 
 use crate::launch::Launch;
 
 /// Memory left to recorded graphs, code and whatever libraries take: 35 buckets of some 400 nodes stay well below it.
-const RESERVE_BYTES: u64 = 768 << 20;
+pub const RESERVE_BYTES: u64 = 768 << 20;
 
 /// Where things are that CUDA needs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -1,5 +1,6 @@
-//! `furrow plan`: what a model takes on a device, how many sessions fit, and the floor of a rollout, before a machine is rented.
+//! `furrow plan`: what a model takes on a device, how many sessions fit, and the floor of a rollout, before a machine is rented; what a job's arena takes.
 
+mod arena;
 mod simulate;
 
 use std::path::PathBuf;
@@ -9,6 +10,7 @@ use furrow_model::config::Config;
 use furrow_model::floor::{DEVICES, Device, Keep, Mix, Rollout, Transformer, Work};
 use serde_json::{Value, json};
 
+use self::arena::ArenaArgs;
 use self::simulate::SimulateArgs;
 use super::model::chain;
 use crate::{Failure, output};
@@ -38,6 +40,8 @@ pub struct PlanArgs {
     #[arg(long, default_value_t = 2.0, value_parser = page_seconds)]
     page_seconds: f64,
     #[command(flatten)]
+    arena: ArenaArgs,
+    #[command(flatten)]
     simulated: SimulateArgs,
     /// Print JSON
     #[arg(long)]
@@ -60,7 +64,10 @@ const KEEPS: [(Keep, &str); 3] = [
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<(), Failure> {
     let device = device(&args.gpu)?;
-    let (name, config) = model(args)?;
+    let of_job = args.arena.model()?;
+    let checkpoint = of_job.as_ref().map(|model| &model.checkpoint).or(args.checkpoint.as_ref());
+    let (name, config) = model(checkpoint)?;
+    let planned = of_job.map(|model| args.arena.planned(&model, device)).transpose()?.flatten();
     let transformer =
         Candidate { name: Transformer::HOLO2_8B.name.into(), work: Box::new(Transformer::HOLO2_8B) };
     let mix = args.mix();
@@ -69,6 +76,9 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
     if args.json {
         let models: Vec<Value> = candidates.iter().map(|candidate| candidate.value(device, &mix)).collect();
         let mut told = json!({ "gpu": device.name, "figures_from": device.source, "models": models });
+        if let Some(planned) = planned {
+            told["arena"] = planned.value();
+        }
         if !simulated.is_empty() {
             told["simulated"] = simulate::value(&simulated);
         }
@@ -88,6 +98,9 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
     ));
     for candidate in &candidates {
         candidate.tell(device, &mix);
+    }
+    if let Some(planned) = planned {
+        planned.tell();
     }
     args.simulated.tell(&simulated);
     output::line(
@@ -182,8 +195,8 @@ fn device(name: &str) -> Result<&'static Device, Failure> {
     })
 }
 
-fn model(args: &PlanArgs) -> Result<(String, Config), Failure> {
-    let Some(dir) = &args.checkpoint else {
+fn model(dir: Option<&PathBuf>) -> Result<(String, Config), Failure> {
+    let Some(dir) = dir else {
         return Ok(("Nemotron-Nano-12B-v2-VL / Holotron-12B".into(), Config::published()));
     };
     let config = Config::read(dir).map_err(|error| Failure::Input(vec![chain(&error)]))?;

@@ -37,7 +37,7 @@ pub use config::{
     BackendChoice, ConstrainFile, ContextFile, EngineFile, GrammarFile, LayoutFile, ModelConfig,
     PolicyChoice, PolicyConfig, PolicyFile, SamplingFile,
 };
-pub use model::{Model, ModelError};
+pub use model::{Arena, Model, ModelError};
 pub use policy::{Answer, Policy, PolicyError, Session, Turn};
 pub use random::Random;
 pub use scripted::Scripted;

@@ -23,7 +23,7 @@ use crate::engine::{Event, Fault, SessionId};
 use crate::policy::{Policy, PolicyError, Session};
 use session::ModelSession;
 
-pub use open::ModelError;
+pub use open::{Arena, ModelError};
 
 /// Runs a checkpoint.
 pub struct Model {

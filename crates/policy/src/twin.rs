@@ -41,8 +41,11 @@ pub struct TwinSettings {
     pub prefill_chunk: u32,
     /// Tokens prefilled beside the decode rows of a batch: `policy.engine.prefill_tokens`.
     pub prefill_tokens: u32,
-    /// How long it is watched, in its own time, from when the sessions are spread evenly.
-    pub seconds: f64,
+    /// What the host takes between two batches, in which the device stands idle.
+    pub host_micros: u64,
+    /// How long it is watched, in its own time, from when the sessions are spread evenly; `None`: as long as a trajectory takes at the floor, so that
+    /// every session passes every age.
+    pub seconds: Option<f64>,
 }
 
 /// What was seen.
@@ -117,7 +120,8 @@ pub fn simulate(
     world.spread(round);
     world.run_for(4 * round)?;
     let before = world.reading();
-    world.run_for((settings.seconds * 1e6) as u64)?;
+    let seconds = settings.seconds.unwrap_or(settings.mix.steps as f64 * round as f64 / 1e6);
+    world.run_for((seconds * 1e6) as u64)?;
     let after = world.reading();
     let steps = after.steps - before.steps;
     Ok(Outcome {
@@ -151,6 +155,7 @@ struct World {
     /// When whose page has acted.
     due: BinaryHeap<Reverse<(u64, usize)>>,
     page_micros: u64,
+    host_micros: u64,
     steps: u64,
     /// Microseconds from pages to replies, summed.
     waited: u64,
@@ -189,6 +194,7 @@ impl World {
             actors: (0..settings.mix.sessions).map(actor).collect(),
             due: BinaryHeap::new(),
             page_micros: (settings.mix.page_seconds * 1e6) as u64,
+            host_micros: settings.host_micros,
             steps: 0,
             waited: 0,
         };
@@ -219,6 +225,9 @@ impl World {
             let before = (self.time.micros(), self.steps);
             if !self.engine.is_idle() {
                 self.engine.step();
+                if self.time.micros() > before.0 {
+                    self.hand.advance(self.host_micros);
+                }
                 self.collect()?;
             }
             if before == (self.time.micros(), self.steps) {

@@ -101,7 +101,7 @@ impl Products {
     ) -> Result<(), CublasError> {
         let key = Key::of(product);
         if !self.found.contains_key(&key) {
-            let found = Found::search(self.handle, &key)?;
+            let found = Found::search(self.handle, &key, product.bias)?;
             self.found.insert(key, found);
         }
         let found = &self.found[&key];
@@ -153,8 +153,9 @@ impl Key {
 }
 
 impl Found {
-    /// Describes the product and takes the algorithm that cuBLASLt thinks fastest.
-    fn search(handle: sys::cublasLtHandle_t, key: &Key) -> Result<Self, CublasError> {
+    /// Describes the product and takes the algorithm that cuBLASLt thinks fastest. It is asked with a bias in its place, for its search looks at how that is
+    /// aligned.
+    fn search(handle: sys::cublasLtHandle_t, key: &Key, bias: u64) -> Result<Self, CublasError> {
         let Shape { rows, inputs, outputs, input_stride, output_stride, values, results, biased, .. } =
             key.shape;
         let layout = |number, height: usize, width: usize, stride: usize| {
@@ -175,6 +176,7 @@ impl Found {
             let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS;
             found.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
             found.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &data_type(results))?;
+            found.set_bias(bias)?;
         }
         let preference = Preference::new(key)?;
         let [weight, input, output] = found.layouts;

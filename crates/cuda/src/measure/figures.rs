@@ -148,6 +148,33 @@ impl Cases {
         Ok(())
     }
 
+    /// Takes some of the same figures of a subject that was opened with other options, which `label` names: what they cost.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn measure_with(
+        &self,
+        label: &str,
+        subject: &mut Subject,
+        rates: Rates,
+        tell: &mut dyn FnMut(&Figure),
+    ) -> Result<(), BackendError> {
+        let config = subject.device().config().clone();
+        let mut named = |figure: &Figure| {
+            tell(&Figure { what: format!("{}, {label}", figure.what), ..figure.clone() });
+        };
+        let mut taking = Taking { config, subject, device: device(rates), tell: &mut named };
+        // The second context: of sessions that have begun.
+        if let Some(context) = self.contexts.get(1).or(self.contexts.first()) {
+            for batch in &self.batches {
+                taking.decode(*batch, *context)?;
+            }
+        }
+        let Some((width, height)) = self.screenshots.first() else { return Ok(()) };
+        let new = taking.config.screenshot_tokens(*width, *height) as u32 + self.text;
+        taking.prefill(new, 0, self.chunk)
+    }
+
     /// What swapping all weights took, from where they were staged.
     pub fn swapped(config: &Config, rates: Rates, stage: Stage, taken: Option<Duration>) -> Figure {
         let bytes = config.weight_bytes();

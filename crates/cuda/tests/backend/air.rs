@@ -100,6 +100,8 @@ impl Air {
         let shape = product.shape;
         let read = |address: u64, count: usize| self.read(address, count, shape.values);
         let weight = read(product.weight, shape.outputs * shape.inputs);
+        // A library that is made for speed sums in an order that depends on the shape.
+        let lanes = LANES - shape.rows % 4;
         let bias = if shape.biased { read(product.bias, shape.outputs) } else { vec![0.0; shape.outputs] };
         for row in 0..shape.rows {
             let at = |base: u64, stride: usize, number: Number| base + (row * stride * number.bytes()) as u64;
@@ -112,7 +114,7 @@ impl Air {
             let output: Vec<f32> = weight
                 .chunks_exact(shape.inputs)
                 .zip(bias.iter().zip(&old))
-                .map(|(weight, (bias, old))| dot(weight, &input) + bias + old)
+                .map(|(weight, (bias, old))| dot(weight, &input, lanes) + bias + old)
                 .collect();
             self.write(to, &output, shape.results);
         }
@@ -146,9 +148,12 @@ impl Air {
     }
 }
 
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let mut sums = [0.0_f32; 8];
-    for (a, b) in a.chunks(8).zip(b.chunks(8)) {
+/// Sums of a product at most.
+const LANES: usize = 8;
+
+fn dot(a: &[f32], b: &[f32], lanes: usize) -> f32 {
+    let mut sums = [0.0_f32; LANES];
+    for (a, b) in a.chunks(lanes).zip(b.chunks(lanes)) {
         for ((sum, a), b) in sums.iter_mut().zip(a).zip(b) {
             *sum += a * b;
         }

@@ -3,7 +3,7 @@
 use std::env;
 use std::time::Duration;
 
-use furrow_cuda::backend::{OpenError, Options, Stage, plan};
+use furrow_cuda::backend::{OpenError, Options, Precision, Stage, plan};
 use furrow_cuda::executor::Executor;
 use furrow_cuda::measure::{Cases, Figure, Rollout, Subject, Yard, Yardstick, swap};
 use furrow_model::backend::Room;
@@ -74,6 +74,20 @@ fn the_table_has_every_case_and_the_room_is_the_largest_that_fits() {
     assert_eq!(missing, ["decode, batch 3, context 65"]);
     assert_eq!(figures.len(), 4 + 1 + 2 + 1 + 2);
     assert!(figures.iter().all(|figure| figure.share().is_none_or(|share| share > 0.0)));
+
+    let mut again: Vec<String> = Vec::new();
+    let options = Options { deterministic: true, ..options };
+    let mut subject = Subject::open(&config, tight, options, executor().0, 1).unwrap();
+    let mut tell = |figure: &Figure| again.push(figure.what.clone());
+    cases.measure_with("deterministic", &mut subject, found, &mut tell).unwrap();
+    assert_eq!(
+        again,
+        [
+            "decode, batch 1, context 65, deterministic",
+            "decode, batch 3, context 65, deterministic",
+            "prefill, 7 tokens behind 0, deterministic"
+        ]
+    );
 }
 
 #[test]
@@ -160,6 +174,17 @@ fn bench() {
     cases.measure(&mut subject, found, &mut tell).unwrap();
     // Each needs the memory of all the others.
     drop(subject);
+    let others = [
+        ("deterministic", Options { deterministic: true, ..options }),
+        ("wide_residual", Options { precision: Precision::WideResidual, ..options }),
+        ("narrow_state", Options { precision: Precision::NarrowState, ..options }),
+    ];
+    for (label, options) in others {
+        let mut gpu = executor().0;
+        let room = cases.room(&config, &options, gpu.free_bytes().unwrap()).unwrap();
+        let mut subject = Subject::open(&config, room, options, gpu, times).unwrap();
+        cases.measure_with(label, &mut subject, found, &mut tell).unwrap();
+    }
     for stage in [Stage::Device, Stage::Host] {
         let taken = swap(&config, stage, executor().0, times).unwrap();
         tell(&Cases::swapped(&config, found, stage, taken));

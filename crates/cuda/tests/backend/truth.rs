@@ -44,6 +44,7 @@ fn bfloat16_stays_as_near_to_float64_as_transformers_does() {
         let ids: Vec<u32> = numbers(&inputs(&case.dir)["prompt_a"]).iter().map(|id| *id as u32).collect();
         let outputs = on_the_device(&case, &ids, &[], 1);
         let truth = expected(&case.dir, "a.logits_ref64");
+        println!("{precision:?}: relative RMS {:.2e}", relative_rms(&outputs.logits, &truth));
         near(&format!("{precision:?}"), &outputs.logits, &truth, 2e-2);
     }
 }

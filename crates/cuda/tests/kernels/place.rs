@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use furrow_cuda::executor::{Executor, Lane};
-use furrow_cuda::launch::Launch;
+use furrow_cuda::launch::{Launch, THREADS_MAX};
 use furrow_cuda::sources::Source;
 
 use crate::chosen;
@@ -13,6 +13,9 @@ use crate::shim;
 
 /// Shared memory of a block on the devices that have least of it, 8.6 and 8.9; 8.0 has 163 KiB, 9.0 and 10.0 have 227.
 const SHARED_MAX: u32 = 99 << 10;
+
+/// Blocks along the second and third axis.
+const GRID_MAX: u32 = 65_535;
 
 /// The kernels of a file.
 pub enum Library {
@@ -44,7 +47,13 @@ impl Library {
 
     /// Runs a launch to its end.
     pub fn run(&self, launch: &Launch) -> Result<(), String> {
-        assert!(launch.shared_bytes <= SHARED_MAX, "{} asks for more than some devices have", launch.kernel);
+        let Launch { kernel, grid: [_, y, z], threads, shared_bytes, .. } = launch;
+        assert!(*shared_bytes <= SHARED_MAX, "{kernel} asks for more than some devices have");
+        assert!(*y.max(z) <= GRID_MAX, "{kernel} has more blocks than a launch along one of its axes");
+        assert!(
+            (32..=THREADS_MAX).contains(threads) && threads.is_multiple_of(32),
+            "{kernel}: {threads} threads"
+        );
         match self {
             Self::Here(library) => library.run(launch),
             Self::There(device) => device.run(launch),

@@ -43,6 +43,12 @@ pub struct GpuArgs {
     /// States of the recurrence in bfloat16
     #[arg(long)]
     narrow_state: bool,
+    /// As policy.engine.deterministic has it: no neighbours in any shape
+    #[arg(long)]
+    deterministic: bool,
+    /// The residual stream in float32
+    #[arg(long, conflicts_with = "narrow_state")]
+    wide_residual: bool,
     /// Print JSON, a line a figure
     #[arg(long)]
     json: bool,
@@ -58,9 +64,13 @@ pub fn run(args: &GpuArgs) -> Result<(), Failure> {
     let (name, times) = (gpu.device().name().to_owned(), args.times as usize);
     let mut yard = Yard::open(&mut gpu, Yardstick::default(), times)?;
     let found = yard.rates()?;
-    let precision = if args.narrow_state { Precision::NarrowState } else { Precision::Usual };
+    let precision = match (args.narrow_state, args.wide_residual) {
+        (true, _) => Precision::NarrowState,
+        (_, true) => Precision::WideResidual,
+        _ => Precision::Usual,
+    };
     let (options, cases) = (
-        Options { precision, ..Options::default() },
+        Options { precision, deterministic: args.deterministic, ..Options::default() },
         Cases { chunk: args.chunk, rollout: Duration::from_secs(args.seconds), ..Cases::default() },
     );
     let mut alone: Vec<Figure> = Vec::new();

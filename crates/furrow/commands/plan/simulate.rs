@@ -17,9 +17,12 @@ pub struct SimulateArgs {
     /// reaches, and where the device's time goes
     #[arg(long)]
     simulate: bool,
-    /// Seconds that are simulated
-    #[arg(long, default_value_t = 90.0, value_parser = seconds, requires = "simulate")]
-    seconds: f64,
+    /// Seconds that are simulated [default: what a trajectory takes at the floor]
+    #[arg(long, value_parser = seconds, requires = "simulate")]
+    seconds: Option<f64>,
+    /// Microseconds that the host takes between two batches
+    #[arg(long, default_value_t = 0, requires = "simulate", value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    host_micros: u64,
     /// Tokens of a prefill chunk, policy.engine.prefill_chunk
     #[arg(long, default_value_t = twin::PREFILL_CHUNK, requires = "simulate", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     prefill_chunk: u32,
@@ -46,6 +49,7 @@ impl SimulateArgs {
                 keep,
                 prefill_chunk: self.prefill_chunk,
                 prefill_tokens: self.prefill_tokens,
+                host_micros: self.host_micros,
                 seconds: self.seconds,
             };
             let outcome = twin::simulate(config, device, &settings);
@@ -60,8 +64,8 @@ impl SimulateArgs {
             return;
         }
         output::line(format!(
-            "\nThe scheduler on a device of air, {} s, chunks of {} tokens, {} beside decode",
-            self.seconds, self.prefill_chunk, self.prefill_tokens
+            "\nThe scheduler on a device of air, chunks of {} tokens, {} beside decode, {} us of the host's a batch",
+            self.prefill_chunk, self.prefill_tokens, self.host_micros
         ));
         let idle = ["no work", "no room", "host"];
         let header = [
@@ -90,7 +94,7 @@ fn row((keep, outcome): &(ContextPolicy, Outcome)) -> Vec<String> {
     let share =
         |used: &DeviceUse| output::percent(Some(outcome.time.of(*used) as f64 / outcome.micros as f64));
     let figures = [
-        format!("  {keep}"),
+        format!("  {keep}, {:.0} s", outcome.micros as f64 / 1e6),
         format!("{:.2}", outcome.steps_per_second()),
         format!("{:.2}", outcome.floor.steps_per_second),
         output::percent(Some(outcome.share())),

@@ -179,6 +179,37 @@ impl Model {
     }
 }
 
+/// What a job's model takes of a GPU's memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arena {
+    /// By part.
+    pub plan: furrow_cuda::Plan,
+    /// Whether the weight files were at hand, and not only the configuration: then this is what will be asked for, to the byte.
+    pub is_exact: bool,
+}
+
+impl Arena {
+    /// Plans it; nothing is loaded, and no GPU is needed. `None` for a job that computes on the processor.
+    ///
+    /// # Errors
+    /// When the checkpoint is refused or there are no kernels for it.
+    pub fn of(config: &ModelConfig) -> Result<Option<Self>, ModelError> {
+        let BackendChoice::Cuda(_, options) = &config.backend else { return Ok(None) };
+        let dir = || config.checkpoint.clone();
+        let refused = |why: CheckpointError| ModelError::Checkpoint { dir: dir(), source: Box::new(why) };
+        let model = Config::read(&config.checkpoint).map_err(|why| refused(why.into()))?;
+        let vision = model.vision.as_ref().ok_or_else(|| ModelError::NoVision { dir: dir() })?;
+        let room = room(config, &settings(config, &model, PolicyVersion(0)), vision, model.text.hidden);
+        let checkpoint = Checkpoint::open(&config.checkpoint).ok();
+        let plan = match &checkpoint {
+            Some(checkpoint) => cuda::plan_of(checkpoint, &room, options),
+            None => cuda::plan(&model, &room, options),
+        };
+        let plan = plan.map_err(|why| ModelError::Cuda(Box::new(why)))?;
+        Ok(Some(Self { plan, is_exact: checkpoint.is_some() }))
+    }
+}
+
 /// Tokenizer and template, with what the job puts over them.
 fn layout(config: &ModelConfig, model: &Config) -> Result<(Template, crate::context::Marks), ModelError> {
     let dir = || config.checkpoint.clone();

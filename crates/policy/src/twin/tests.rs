@@ -17,7 +17,8 @@ fn settings(screenshot: (usize, usize), keep: ContextPolicy) -> TwinSettings {
         keep,
         prefill_chunk: PREFILL_CHUNK,
         prefill_tokens: PREFILL_TOKENS,
-        seconds: 60.0,
+        host_micros: 0,
+        seconds: None,
     }
 }
 
@@ -25,7 +26,7 @@ fn settings(screenshot: (usize, usize), keep: ContextPolicy) -> TwinSettings {
 fn small(sessions: usize) -> TwinSettings {
     let mix = Mix { sessions, steps: 3, generated: 5, page_seconds: 0.25, ..Mix::default() };
     let whole = settings(THREE_TILES, ContextPolicy::Append);
-    TwinSettings { mix, seconds: 4.0, prefill_chunk: 2048, ..whole }
+    TwinSettings { mix, seconds: Some(4.0), prefill_chunk: 2048, ..whole }
 }
 
 #[track_caller]
@@ -40,15 +41,16 @@ fn check_share(screenshot: (usize, usize), keep: ContextPolicy) {
         format!("{} {:.1} %", used.word(), 100.0 * outcome.time.of(*used) as f64 / outcome.micros as f64)
     };
     println!(
-        "{keep} at {screenshot:?}: {:.2} of {:.2} steps/s, {:.1} %, a reply in {:.2} s; {}",
+        "{keep} at {screenshot:?}, {} parked: {:.2} of {:.2} steps/s, {:.1} %, a reply in {:.2} s; {}",
+        outcome.parked,
         outcome.steps_per_second(),
         outcome.floor.steps_per_second,
         100.0 * outcome.share(),
         outcome.reply_seconds,
         DeviceUse::ALL.iter().map(of).collect::<Vec<_>>().join(", ")
     );
-    // Sessions come in waves, which a window cuts; more than that over the floor would be a fault of the twin.
-    assert!((0.9..1.05).contains(&outcome.share()), "{:.3} of the floor: {outcome:?}", outcome.share());
+    // Every session has passed every age, so a wave that the window cuts is small against what is in it: over the floor would be a fault of the twin.
+    assert!((0.9..1.0).contains(&outcome.share()), "{:.3} of the floor: {outcome:?}", outcome.share());
     assert_eq!(outcome.time.total(), outcome.micros, "{outcome:?}");
     let idle = [DeviceUse::NoWork, DeviceUse::NoRoom, DeviceUse::Host].map(|why| outcome.time.of(why));
     assert!(
@@ -75,6 +77,29 @@ fn last_image_reaches_nine_tenths_of_its_floor_at_three_tiles() {
 #[test]
 fn last_image_reaches_nine_tenths_of_its_floor_at_seven_tiles() {
     check_share(SEVEN_TILES, ContextPolicy::LastImage);
+}
+
+/// Sessions come in waves, and at seven tiles not all of them fit at once: a window of a few rounds may lie in a crest and see more than the floor, or where
+/// their states are parked and see less. Over a trajectory both are in it.
+#[test]
+fn a_window_shorter_than_a_trajectory_sees_a_wave() {
+    let whole = settings(SEVEN_TILES, ContextPolicy::Append);
+    let share = |seconds| run_on("h200", &TwinSettings { seconds: Some(seconds), ..whole }).share();
+    let shares = [60.0, 120.0].map(share);
+    assert!(shares[0] > 1.0 && shares[1] < 1.0, "{shares:?}");
+}
+
+/// What the host takes between two batches is the device's loss, and is counted as that.
+#[test]
+fn host_time_is_accounted_for() {
+    let free = run_on("h200", &small(8));
+    let settings = TwinSettings { host_micros: 2000, ..small(8) };
+    let busy = run_on("h200", &settings);
+    let host = busy.time.of(DeviceUse::Host);
+    assert_eq!(free.time.of(DeviceUse::Host), 0, "{free:?}");
+    assert!(host > 0 && host.is_multiple_of(2000), "whole batches' worth: {busy:?}");
+    assert!(busy.steps < free.steps, "{busy:?} {free:?}");
+    assert_eq!(busy.time.total(), busy.micros);
 }
 
 /// The twin lays what sessions of the real policy would.
@@ -131,7 +156,9 @@ fn a_session_alone_is_accounted_for_step_by_step() {
 #[test]
 fn a_small_device_parks_and_says_so() {
     let mix = Mix { sessions: 24, steps: 60, generated: 20, page_seconds: 1.0, ..Mix::default() };
-    let outcome = run_on("l40s", &TwinSettings { mix, ..settings(SEVEN_TILES, ContextPolicy::Append) });
+    let seconds = Some(60.0);
+    let outcome =
+        run_on("l40s", &TwinSettings { mix, seconds, ..settings(SEVEN_TILES, ContextPolicy::Append) });
     assert!(outcome.parked > 0 && outcome.time.of(DeviceUse::Copy) > 0, "{outcome:?}");
     assert_eq!(outcome.time.total(), outcome.micros);
 }
@@ -166,7 +193,7 @@ proptest! {
         let page_seconds = f64::from(page_millis) / 1e3;
         let mix = Mix { sessions, steps, generated, page_seconds, ..Mix::default() };
         let keep = if last_image { ContextPolicy::LastImage } else { ContextPolicy::Append };
-        let settings = TwinSettings { mix, keep, prefill_chunk: chunk, seconds: 2.0, ..small(1) };
+        let settings = TwinSettings { mix, keep, prefill_chunk: chunk, seconds: Some(2.0), ..small(1) };
         let outcome = run_on("h200", &settings);
         prop_assert_eq!(outcome.time.total(), outcome.micros);
         prop_assert!(outcome.micros >= 2_000_000, "{:?}", outcome);
