@@ -9,6 +9,7 @@
 //! One thread gives the work. Streams keep it in order; nothing is waited for but answers (`download`) and a staging buffer that is still being read.
 #![allow(unsafe_code)]
 
+mod carry;
 mod kernels;
 mod pinned;
 mod products;
@@ -19,6 +20,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use cudarc::driver::{DriverError, result, sys};
+use furrow_model::kernels::Team;
 
 use self::kernels::Kernels;
 use self::pinned::HostBytes;
@@ -81,6 +83,8 @@ pub struct Gpu {
     kernels: Kernels,
     memory: Vec<u64>,
     pinned: Vec<HostBytes>,
+    /// Cores that carry bytes between pageable and pinned memory.
+    carriers: Team,
     device: Device,
 }
 
@@ -122,6 +126,7 @@ impl Gpu {
             kernels,
             memory: Vec::new(),
             pinned: Vec::new(),
+            carriers: carry::carriers(),
             device,
         })
     }
@@ -210,13 +215,17 @@ impl Executor for Gpu {
     fn upload(&mut self, lane: Lane, bytes: &[u8], to: u64) -> Result<(), ExecutorError> {
         self.bind()?;
         let stream = self.stream(lane);
-        self.staging[index(lane)].upload(bytes, to, stream).map_err(step("copy to the device"))
+        self.staging[index(lane)]
+            .upload(&self.carriers, bytes, to, stream)
+            .map_err(step("copy to the device"))
     }
 
     fn download(&mut self, lane: Lane, from: u64, bytes: &mut [u8]) -> Result<(), ExecutorError> {
         self.bind()?;
         let stream = self.stream(lane);
-        self.staging[index(lane)].download(from, bytes, stream).map_err(step("copy from the device"))
+        self.staging[index(lane)]
+            .download(&self.carriers, from, bytes, stream)
+            .map_err(step("copy from the device"))
     }
 
     fn pin(&mut self, bytes: u64) -> Result<Pinned, ExecutorError> {
@@ -234,7 +243,7 @@ impl Executor for Gpu {
 
     fn fill(&mut self, pinned: Pinned, at: u64, bytes: &[u8]) -> Result<(), ExecutorError> {
         let at = usize::try_from(at).unwrap_or(usize::MAX);
-        self.pinned[pinned.0].slice(at..at.saturating_add(bytes.len())).copy_from_slice(bytes);
+        carry::carry(&self.carriers, bytes, self.pinned[pinned.0].slice(at..at.saturating_add(bytes.len())));
         Ok(())
     }
 

@@ -3,12 +3,14 @@
 //! Each lane has its own, or a batch would wait for copies that wait for the tower. Small copies share a half until it is full, so they do not wait
 //! for each other either.
 //!
-//! Floor: PCIe 5 carries some 55 GB/s, one core copies some 10 GB/s from and to pageable memory: that core is the bound of loading and parking.
+//! Floor: PCIe 5 carries some 55 GB/s; one core copies some 10 GB/s from and to pageable memory, so several do (`carry.rs`).
 
 use std::ops::Range;
 
 use cudarc::driver::{DriverError, result, sys};
+use furrow_model::kernels::Team;
 
+use super::carry::carry;
 use super::pinned::HostBytes;
 use super::stream::Event;
 
@@ -44,12 +46,18 @@ impl Staging {
     }
 
     /// Copies bytes to the device. They have been read when this returns.
-    pub fn upload(&mut self, bytes: &[u8], to: u64, stream: sys::CUstream) -> Result<(), DriverError> {
+    pub fn upload(
+        &mut self,
+        team: &Team,
+        bytes: &[u8],
+        to: u64,
+        stream: sys::CUstream,
+    ) -> Result<(), DriverError> {
         let mut to = to;
         for chunk in bytes.chunks(HALF) {
             let piece = self.take(chunk.len())?;
             let half = &mut self.halves[piece.half];
-            half.slice(&piece.bytes).copy_from_slice(chunk);
+            carry(team, chunk, half.slice(&piece.bytes));
             // SAFETY: the piece is pinned and is not written again before the half's event has passed; the device's bytes are the caller's.
             unsafe { result::memcpy_htod_async(to, half.slice(&piece.bytes), stream) }?;
             half.idle.record(stream)?;
@@ -61,6 +69,7 @@ impl Staging {
     /// Copies bytes from the device. They are there when this returns.
     pub fn download(
         &mut self,
+        team: &Team,
         from: u64,
         bytes: &mut [u8],
         stream: sys::CUstream,
@@ -76,16 +85,16 @@ impl Staging {
             from += chunk.len() as u64;
             // The one before is read while this one is on its way; it lies in the other half, or beside this one.
             if let Some((piece, chunk)) = under_way.replace((piece, chunk)) {
-                self.read(&piece, chunk)?;
+                self.read(team, &piece, chunk)?;
             }
         }
-        under_way.map_or(Ok(()), |(piece, chunk)| self.read(&piece, chunk))
+        under_way.map_or(Ok(()), |(piece, chunk)| self.read(team, &piece, chunk))
     }
 
-    fn read(&mut self, piece: &Piece, chunk: &mut [u8]) -> Result<(), DriverError> {
+    fn read(&mut self, team: &Team, piece: &Piece, chunk: &mut [u8]) -> Result<(), DriverError> {
         let half = &mut self.halves[piece.half];
         half.idle.wait()?;
-        chunk.copy_from_slice(half.slice(&piece.bytes));
+        carry(team, half.slice(&piece.bytes), chunk);
         Ok(())
     }
 

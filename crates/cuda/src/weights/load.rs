@@ -1,8 +1,8 @@
 //! Brings weights to their places, tensor by tensor.
 //!
 //! A tensor is looked over for values that are not finite before its first byte is copied. What lies in the file as it shall lie on the device is not copied on
-//! the way. Floor: 26.3 GB for the 12B; one core copies some 10 GB/s out of a mapped file, 2.6 s; from a disk whatever that gives. What lies in pinned memory
-//! already goes over PCIe 5 at some 55 GB/s, 26.3 / 55 = 0.48 s.
+//! the way. Floor: 26.3 GB for the 12B; a core copies some 10 GB/s out of a mapped file that is in memory, 2.6 s, several as much as PCIe 5 takes; from a
+//! disk whatever that gives. What lies in pinned memory already goes over PCIe 5 at some 55 GB/s, 26.3 / 55 = 0.48 s.
 
 use std::borrow::Cow;
 
