@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from farm import Farm, png
 
+from farm import Farm, png
 from furrow_trainer.data import pixels
 from furrow_trainer.data.rows import ImageSpan
 from furrow_trainer.data.token_hash import token_hash
@@ -23,6 +23,8 @@ from furrow_trainer.model.policy import Policy
 SYMBOLS = 3
 ANSWERS = list(range(40, 48))
 FORCED, STOP, OPEN, CLOSE = 60, 12, 61, 62
+# The oracle's random logits have an RMS of 4: without it nothing is ever tried.
+TEMPERATURE = 4.0
 
 
 class Actor:
@@ -62,6 +64,7 @@ class Actor:
             response, columns = self.reply([*kept, *prompt], [rows[one["step"]]["observation"]["screenshot"]["bytes"] for one in spans])
             right += response[0] == ANSWERS[symbol]
             of_prompt = [ImageSpan(**one) for one in spans]
+            row["sampling"]["temperature"] = TEMPERATURE
             row |= columns | {
                 "prompt_token_ids": prompt, "image_spans": spans, "prefix_len": len(kept), "policy_version": self.version,
                 "prefix_hash": token_hash(np.array(kept, np.int32), [ImageSpan(**one) for one in kept_spans]),
@@ -92,7 +95,9 @@ class Actor:
         sampled: list[float | None] = []
         entropy: list[float | None] = []
         for allowed in (ANSWERS, None):
-            whole = self.policy.logits(self.policy(torch.tensor([ids]), rows))[0, -1].log_softmax(-1)
+            places = (torch.tensor(prompt) == self.vision.image_token).nonzero().squeeze(-1)
+            whole = self.policy.logits(self.policy(torch.tensor([ids]), rows, None, places))[0, -1]
+            whole = (whole / TEMPERATURE).log_softmax(-1)
             share = whole if allowed is None else whole[allowed].log_softmax(-1)
             weights = share.double().exp().numpy()
             at = int(self.rng.choice(len(share), p=weights / weights.sum()))

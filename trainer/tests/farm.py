@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
 from places import REPOSITORY
 
 _LINE = re.compile(r"(?P<path>[a-z_0-9.]+): (?P<type>.+?)(?P<null> or null)?")
@@ -97,7 +98,9 @@ class Farm:
         for name in ("manifest", "trajectories", "steps", "groups", "failed_steps"):
             (self.folder / "data" / name).mkdir(parents=True, exist_ok=True)
 
-    def trajectory(self, group: str, sample: int = 0, reward: float | None = 1.0, steps: int = 1, **values: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    def trajectory(
+        self, group: str, sample: int = 0, reward: float | None = 1.0, steps: int = 1, **values: Any
+    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """A trajectory and its steps; `status` and the like by name, what concerns the steps under `step`."""
         of_steps = values.pop("step", {})
         name = f"{group}-s{sample}-a{values.get('attempt', 0)}"
@@ -138,7 +141,11 @@ class Farm:
             "groups": list(groups),
         }
         self.shards += 1
-        files = [self._write(table, pa.Table.from_pylist(rows, schema("steps" if table == "failed_steps" else table))) for table, rows in tables.items() if rows]
+        files = [
+            self._write(table, pa.Table.from_pylist(rows, schema("steps" if table == "failed_steps" else table)))
+            for table, rows in tables.items()
+            if rows
+        ]
         return self._commit("append", files, [])
 
     def merge(self, table: str, paths: list[str] | None = None, keep_parts: bool = True) -> int:

@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from actor import Actor, play
-from farm import Farm
-from places import ORACLE_VL
 from torch import Tensor
 
+from actor import Actor, play
+from farm import Farm
 from furrow_trainer.data import Reader, Step, Trajectory
 from furrow_trainer.errors import DataError
 from furrow_trainer.learn.batch import Batch, packed, padded, split
@@ -22,6 +21,7 @@ from furrow_trainer.learn.scores import score, scores
 from furrow_trainer.learn.sequence import Sequence, sequences
 from furrow_trainer.model import load
 from furrow_trainer.recompute import recompute
+from places import ORACLE_VL
 
 CHECKPOINT = ORACLE_VL / "vl_f32"
 
@@ -65,7 +65,7 @@ def test_a_trunk_is_used_and_gives_the_gradients_of_a_packed_row(tmp_path: Path)
 
     def gradients(batch: Batch) -> dict[str, Tensor]:
         policy.zero_grad()
-        score(policy, batch, chunk=8).logprob.sum().backward()  # type: ignore[no-untyped-call]
+        score(policy, batch, chunk=8).logprob.sum().backward()
         return {name: parameter.grad.clone() for name, parameter in policy.named_parameters() if parameter.grad is not None}
 
     side_by_side, one_row = padded(found, shots), packed(found, shots)
@@ -96,7 +96,7 @@ def test_scores_are_those_of_the_distribution_drawn_from(tmp_path: Path) -> None
     logits = torch.randn(len(targets), 512, generator=torch.Generator().manual_seed(1), requires_grad=True)
     warm = dataclasses.replace(targets, temperature=torch.full_like(targets.temperature, 0.7))
     got = scores(logits, warm)
-    got.logprob.sum().backward()  # type: ignore[no-untyped-call]
+    got.logprob.sum().backward()
     assert logits.grad is not None and bool(logits.grad.isfinite().all())
     assert targets.kept is not None
     for row in range(len(targets)):
@@ -127,8 +127,7 @@ def test_a_row_that_does_not_fit_is_refused(tmp_path: Path, change: dict[str, ob
 
 
 def test_other_pixels_are_an_error_of_a_png_and_counted_of_a_jpeg(tmp_path: Path) -> None:
-    trajectory, steps = acted(tmp_path, steps=1)[0]
-    step = steps[0]
+    step = acted(tmp_path, steps=1)[0][1][0]
     shots = images()
     span = dataclasses.replace(step.image_spans[0], rgb_sha256=bytes(32))
     with pytest.raises(DataError, match="not those that the policy saw"):

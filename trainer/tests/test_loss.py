@@ -75,7 +75,7 @@ CASES = [
 def test_gradients(algorithm: str, recorded: float, now: float, advantage: float, want: float) -> None:
     scores, logprob = of([now])
     loss = reinforcement(scores, targets([recorded]), torch.tensor([advantage]), torch.ones(1), Objective(algorithm=algorithm))
-    loss.total.backward()  # type: ignore[no-untyped-call]
+    loss.total.backward()
     assert logprob.grad is not None and float(logprob.grad[0]) == pytest.approx(want, abs=1e-5)
     assert loss.figures["ratio/mean"] == pytest.approx(math.exp(now - recorded), rel=1e-5)
 
@@ -92,7 +92,7 @@ def test_divergence_is_zero_where_the_two_agree_and_pulls_back_where_not() -> No
         scores, logprob = of([-1.0])
         loss = reinforcement(scores, targets([-1.0]), torch.zeros(1), torch.ones(1), objective, torch.tensor([there]))
         assert loss.figures["policy/kl_reference"] == pytest.approx(want, abs=1e-6)
-        loss.total.backward()  # type: ignore[no-untyped-call]
+        loss.total.backward()
         assert logprob.grad is not None and np.sign(float(logprob.grad[0])) == np.sign(-1.0 - there)
 
 
@@ -100,7 +100,7 @@ def test_entropy_is_rewarded() -> None:
     logprob = torch.tensor([-1.0])
     entropy = torch.tensor([0.5], requires_grad=True)
     loss = reinforcement(Scores(logprob, logprob, entropy), targets([-1.0]), torch.zeros(1), torch.ones(1), Objective(entropy=0.1))
-    loss.total.backward()  # type: ignore[no-untyped-call]
+    loss.total.backward()
     assert entropy.grad is not None and float(entropy.grad[0]) == pytest.approx(-0.1)
 
 

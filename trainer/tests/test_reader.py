@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from farm import Farm
 
+from farm import Farm
 from furrow_trainer.data import Choice, Cursor, Reader
 from furrow_trainer.data.manifest import Manifest
 from furrow_trainer.data.reader import share
@@ -128,7 +128,13 @@ def test_each_group_is_done_once_over_restarts_merges_and_many_readers(tmp_path:
 def test_a_cursor_survives_its_own_text_and_strangers_are_refused(tmp_path: Path) -> None:
     cursor = Cursor("twin", 4, frozenset({"a", "b"}), 1, 2)
     assert Cursor.from_json(cursor.to_json()) == cursor
-    for text in ("", "[]", "{}", '{"run_id":null,"version":-1,"done":[],"rank":0,"world":1}', '{"run_id":null,"version":0,"done":[],"rank":1,"world":1}'):
+    for text in (
+        "",
+        "[]",
+        "{}",
+        '{"run_id":null,"version":-1,"done":[],"rank":0,"world":1}',
+        '{"run_id":null,"version":0,"done":[],"rank":1,"world":1}',
+    ):
         with pytest.raises(DataError):
             Cursor.from_json(text)
     farm = Farm(tmp_path)
@@ -164,7 +170,7 @@ def test_readers_share_a_run_without_overlap(tmp_path: Path) -> None:
     for number in range(20):
         simple(farm, number)
     parts = [drain(Reader(tmp_path, rank=rank, world=3)) for rank in range(3)]
-    assert sorted(sum(parts, [])) == [f"g{number:03}" for number in range(20)]
+    assert sorted(name for names in parts for name in names) == [f"g{number:03}" for number in range(20)]
     assert all(share(name, 3) == rank for rank, names in enumerate(parts) for name in names)
 
 
@@ -184,7 +190,13 @@ def test_readers_share_a_run_without_overlap(tmp_path: Path) -> None:
 )
 def test_a_choice_keeps_what_it_names(tmp_path: Path, choice: Choice, want: list[str]) -> None:
     farm = Farm(tmp_path)
-    farm.commit([farm.trajectory("a", 0, 0.0, policy_version_min=0, policy_version_max=1), farm.trajectory("a", 1, 1.0, policy_version_min=2, policy_version_max=2)], [farm.group("a", [0.0, 1.0])])
+    farm.commit(
+        [
+            farm.trajectory("a", 0, 0.0, policy_version_min=0, policy_version_max=1),
+            farm.trajectory("a", 1, 1.0, policy_version_min=2, policy_version_max=2),
+        ],
+        [farm.group("a", [0.0, 1.0])],
+    )
     farm.commit([farm.trajectory("b", 0, 0.0, split="eval", task_id="type")], [farm.group("b", [0.0])])
     farm.commit([farm.trajectory("c", 0, 1.0, policy_kind="scripted")], [farm.group("c", [1.0])])
     farm.commit([farm.trajectory("d", 0, 1.0, step={"trainable_rl": False})], [farm.group("d", [1.0])])

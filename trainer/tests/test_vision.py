@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from places import ORACLE_VL
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -17,6 +16,7 @@ from furrow_trainer.data.pixels import Tiling
 from furrow_trainer.errors import DataError
 from furrow_trainer.model import load
 from furrow_trainer.model.vision import pixel_shuffle
+from places import ORACLE_VL
 
 
 def relative(got: Tensor, want: Tensor) -> float:

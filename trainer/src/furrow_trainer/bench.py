@@ -68,7 +68,7 @@ def _train(run_dir: Path, folder: Path, seconds: float) -> dict[str, float]:
         for part in split(found, 8192):
             batch = padded(part, images)
             optimizer.zero_grad(set_to_none=True)
-            (-score(checkpoint.policy, batch).whole_logprob.mean()).backward()  # type: ignore[no-untyped-call]
+            (-score(checkpoint.policy, batch).whole_logprob.mean()).backward()
             optimizer.step()
             content, computed, steps = content + batch.content_tokens, computed + batch.tokens, steps + len(part)
             if time.perf_counter() - wall >= seconds:

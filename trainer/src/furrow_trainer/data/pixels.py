@@ -99,8 +99,8 @@ def tiles(pixels: Pixels, tiling: Tiling) -> tuple[Pixels, tuple[int, int]]:
 
 def normalise(cut: Pixels, tiling: Tiling) -> npt.NDArray[np.float32]:
     """(value / 255 - mean) / std as float32 [n, 3, tile, tile]."""
-    values = cut.astype(np.float32) / np.float32(255)
-    values = (values - np.array(tiling.mean, np.float32)) / np.array(tiling.std, np.float32)
+    mean, std = np.array(tiling.mean, np.float32), np.array(tiling.std, np.float32)
+    values = (cut.astype(np.float32) / np.float32(255) - mean) / std
     return np.ascontiguousarray(values.transpose(0, 3, 1, 2))
 
 

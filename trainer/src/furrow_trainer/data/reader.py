@@ -178,9 +178,7 @@ class Reader:
         pieces = self.manifest.pieces(place.file)
         if pieces is None:
             raise DataError(f"the steps of {trajectory.trajectory_id} were taken away for good while its group was in use")
-        tables = [
-            self._cache.read(Piece(piece.path, piece.start + place.start, piece.start + place.stop), rows.STEP_COLUMNS) for piece in pieces
-        ]
+        tables = [self._cache.read(Piece(piece.path, piece.start + place.start, piece.start + place.stop), rows.STEP_COLUMNS) for piece in pieces]
         found = rows.steps(pa.concat_tables(tables))
         numbers = [step.step for step in found]
         strangers = [step for step in found if step.trajectory_id != trajectory.trajectory_id]

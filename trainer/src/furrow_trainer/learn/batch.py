@@ -65,7 +65,9 @@ class Batch:
     tiles: Tensor | None
     """[tiles, 3, side, side], normalised; each distinct screenshot once."""
     tile_order: Tensor | None
-    """[placements]: which tile's rows come next, in the order of the placeholders."""
+    """[placements]: which tile's rows come next, sequence by sequence, picture by picture."""
+    image_places: Tensor | None
+    """[placements x rows a tile]: where they stand in the flattened ids. A drawn token may happen to have the placeholder's id."""
     targets: Targets
 
     @property
@@ -87,8 +89,9 @@ class Batch:
         names = ("row", "position", "token", "logprob", "whole_logprob", "entropy", "temperature", "unlisted", "version", "state_version", "sequence")
         targets = Targets(kept=moved(self.targets.kept), **{name: getattr(self.targets, name).to(device) for name in names})
         return Batch(
-            self.sequences, moved(self.trunk), self.ids.to(device), moved(self.segments), moved(self.tiles), moved(self.tile_order), targets
-        )
+            self.sequences, moved(self.trunk), self.ids.to(device), moved(self.segments), moved(self.tiles), moved(self.tile_order),
+            moved(self.image_places), targets,
+        )  # fmt: skip
 
 
 def padded(sequences: Items[Sequence], images: Images) -> Batch:
@@ -140,7 +143,7 @@ def hidden_rows(policy: Policy, batch: Batch, chunk: int | None = None) -> Tenso
         state = State()
         policy(batch.trunk, None, Span(chunk=chunk, after=state))
         before = state.expand(len(batch.ids))
-    hidden = policy(batch.ids, rows, Span(segments=batch.segments, before=before, chunk=chunk))
+    hidden = policy(batch.ids, rows, Span(segments=batch.segments, before=before, chunk=chunk), batch.image_places)
     return hidden[batch.targets.row, batch.targets.position]
 
 
@@ -149,9 +152,7 @@ def _trunk(sequences: Items[Sequence]) -> int:
     if len(sequences) < 2:
         return 0
     first = sequences[0]
-    limit = min(
-        min(int(sequence.draws.position[0]) - 1, *(picture.start for picture in sequence.pictures)) for sequence in sequences
-    )
+    limit = min(min(int(sequence.draws.position[0]) - 1, *(picture.start for picture in sequence.pictures)) for sequence in sequences)
     for sequence in sequences[1:]:
         same = first.ids[:limit] == sequence.ids[:limit]
         limit = limit if same.all() else int(same.argmin())
@@ -162,12 +163,24 @@ def _batch(
     sequences: Items[Sequence], images: Images, trunk: Tensor | None, ids: np.ndarray, segments: Tensor | None, places: list[tuple[int, int]]
 ) -> Batch:
     tiles, order = _tiles(sequences, images)
-    return Batch(tuple(sequences), trunk, torch.from_numpy(ids), segments, tiles, order, _targets(sequences, places))
+    image_places = None if tiles is None else _image_places(sequences, places, ids.shape[1])
+    return Batch(tuple(sequences), trunk, torch.from_numpy(ids), segments, tiles, order, image_places, _targets(sequences, places))
+
+
+def _image_places(sequences: Items[Sequence], places: list[tuple[int, int]], time: int) -> Tensor:
+    found = [
+        np.arange(picture.start, picture.start + picture.length) + offset + row * time
+        for sequence, (row, offset) in zip(sequences, places, strict=True)
+        for picture in sorted(sequence.pictures, key=lambda one: one.start)
+    ]
+    return torch.from_numpy(np.concatenate(found))
 
 
 def _tiles(sequences: Items[Sequence], images: Images) -> tuple[Tensor | None, Tensor | None]:
     begins: dict[Key, int] = {}
-    cut, order, count = [], [], 0
+    cut: list[np.ndarray] = []
+    order: list[int] = []
+    count = 0
     for sequence in sequences:
         for picture in sorted(sequence.pictures, key=lambda one: one.start):
             if picture.key not in begins:

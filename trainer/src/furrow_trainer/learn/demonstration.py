@@ -61,9 +61,7 @@ def sequences(
             told += [*ids[:-1], *template.tokenizer.encode(f"\n{outcome_text(step.outcome)}\n")]
         if context != "append" or step is steps[-1]:
             first = steps[0].step if context == "append" else step.step
-            found.append(
-                Sequence(trajectory.trajectory_id, trajectory.group_id, (first, step.step), array(whole), tuple(pictures), joined(draws))
-            )
+            found.append(Sequence(trajectory.trajectory_id, trajectory.group_id, (first, step.step), array(whole), tuple(pictures), joined(draws)))
     return found
 
 

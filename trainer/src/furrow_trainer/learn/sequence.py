@@ -106,9 +106,7 @@ def _sequence(trajectory: Trajectory, steps: list[Step], ids: Ids, pictures: lis
         draws.append(_draws(step, begin))
         begin -= len(step.prompt_token_ids)
     draws.reverse()
-    return Sequence(
-        trajectory.trajectory_id, trajectory.group_id, (steps[0].step, steps[-1].step), ids, tuple(pictures), joined(draws)
-    )
+    return Sequence(trajectory.trajectory_id, trajectory.group_id, (steps[0].step, steps[-1].step), ids, tuple(pictures), joined(draws))
 
 
 def _draws(step: Step, begin: int) -> Draws:
@@ -158,7 +156,7 @@ def _check(step: Step, kept: Ids, prompt: Ids) -> None:
     if step.prompt_hash is not None and token_hash(prompt, step.image_spans) != step.prompt_hash:
         raise DataError(f"{where}: the rebuilt prompt has another hash")
     for span in step.image_spans:
-        if not (0 <= span.token_start and span.token_start + span.token_len <= len(prompt)) or not 0 <= span.step <= step.step:
+        if not (span.token_start >= 0 and span.token_start + span.token_len <= len(prompt)) or not 0 <= span.step <= step.step:
             raise DataError(f"{where}: an image span of step {span.step} lies outside the prompt")
 
 

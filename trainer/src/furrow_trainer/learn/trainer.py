@@ -133,7 +133,7 @@ class Trainer:
             if not len(batch.targets):
                 continue
             found = loss(batch)
-            found.total.backward()  # type: ignore[no-untyped-call]
+            found.total.backward()
             for name, value in found.figures.items():
                 figures[name] += value  # type: ignore[assignment]
         norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.config.optimizer.gradient_clip))
@@ -216,7 +216,13 @@ class Trainer:
         done = self.state.step - self._steps_begun
         left = (self.config.run.steps_max - self.state.step) * (time.monotonic() - self._begun) / max(done, 1)
         shown = [f"step {self.state.step} of {self.config.run.steps_max}", f"version {self.state.version}"]
-        for name, word in (("reward/mean", "reward"), ("loss/policy", "loss"), ("loss/nll", "nll"), ("policy/entropy", "entropy"), ("staleness/mean", "staleness")):
+        for name, word in (
+            ("reward/mean", "reward"),
+            ("loss/policy", "loss"),
+            ("loss/nll", "nll"),
+            ("policy/entropy", "entropy"),
+            ("staleness/mean", "staleness"),
+        ):
             if name in line:
                 shown.append(f"{word} {line[name]:.3f}")
         shown += [f"{line['tokens_per_second']:,.0f} tokens/s", f"{left / 60:.0f} min left at most"]

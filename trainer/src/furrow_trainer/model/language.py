@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 
 import torch
-import torch.utils.checkpoint
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import Tensor, nn
 
 from .config import ExpertsConfig, TextConfig
@@ -148,9 +148,7 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(config.heads * config.head_dim, config.hidden, bias=False)
 
     def forward(self, u: Tensor, span: Span, layer: int) -> Tensor:
-        q, k, v = (
-            proj(u).unflatten(-1, (-1, self.c.head_dim)).transpose(1, 2) for proj in (self.q_proj, self.k_proj, self.v_proj)
-        )
+        q, k, v = (proj(u).unflatten(-1, (-1, self.c.head_dim)).transpose(1, 2) for proj in (self.q_proj, self.k_proj, self.v_proj))
         if span.before is not None:
             k = torch.cat([span.before.keys[layer], k], dim=2)
             v = torch.cat([span.before.values[layer], v], dim=2)

@@ -40,24 +40,29 @@ class Policy(nn.Module):
         out: Tensor = self.mlp1(pixel_shuffle(self.vision_model(pixels), self.config.vision.swapped))
         return out
 
-    def embed(self, ids: Tensor, rows: Tensor | None = None) -> Tensor:
-        """[batch, time] to [batch, time, hidden]; the k-th placeholder takes the k-th of `rows` [placeholders, hidden].
+    def embed(self, ids: Tensor, rows: Tensor | None = None, places: Tensor | None = None) -> Tensor:
+        """[batch, time] to [batch, time, hidden].
+
+        Args:
+            ids: tokens.
+            rows: [placements, hidden] of images.
+            places: [placements] indices into the flattened ids, in the order of `rows`; absent: wherever the placeholder stands.
 
         Raises:
-            ValueError: when there are not as many rows as placeholders.
+            ValueError: when there are not as many rows as places.
         """
         h = self.language_model.embed(ids)
-        if self.config.vision is None:
+        if self.config.vision is None or rows is None:
             return h
-        places = ids == self.config.vision.image_token
-        count = int(places.sum())
-        if count != (0 if rows is None else len(rows)):
-            raise ValueError(f"{count} placeholders for {0 if rows is None else len(rows)} rows of images")
-        return h if rows is None else h.masked_scatter(places.unsqueeze(-1), rows.to(h.dtype))
+        if places is None:
+            places = (ids.flatten() == self.config.vision.image_token).nonzero().squeeze(-1)
+        if len(places) != len(rows):
+            raise ValueError(f"{len(places)} placeholders for {len(rows)} rows of images")
+        return h.flatten(0, 1).index_copy(0, places, rows.to(h.dtype)).view_as(h)
 
-    def forward(self, ids: Tensor, rows: Tensor | None = None, span: Span | None = None) -> Tensor:
+    def forward(self, ids: Tensor, rows: Tensor | None = None, span: Span | None = None, places: Tensor | None = None) -> Tensor:
         """Hidden rows [batch, time, hidden] behind the last norm; row t scores what follows token t."""
-        out: Tensor = self.language_model(self.embed(ids, rows), span)
+        out: Tensor = self.language_model(self.embed(ids, rows, places), span)
         return out
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -1,0 +1,231 @@
+"""What all exporters share: following the run, choosing, rebuilding sequences, writing a file whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..data import Choice, Group, Reader
+from ..data.rows import Floats, Ids, Step, Trajectory
+from ..errors import ConfigError, DataError
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A trajectory with what an exporter needs of it."""
+
+    group: Group
+    trajectory: Trajectory
+    steps: list[Step]
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """A sequence as most trainers hold it: a prompt, and everything from the first drawn token on with a mask."""
+
+    taken: Taken
+    steps: tuple[int, int]
+    """First and last step whose responses it trains."""
+    prompt: list[int]
+    response: list[int]
+    mask: list[int]
+    """1 where the policy drew the token."""
+    logprobs: list[float]
+    """What each was drawn with; 0 where the mask is, since these formats know no null."""
+    versions: list[int]
+    """-1 where the mask is 0."""
+    temperature: float
+    screenshots: list[bytes]
+    """Pictures of the whole sequence, in order."""
+    placements: list[tuple[int, int]]
+    """Where each stands: first placeholder and how many."""
+    is_last: bool
+    """It holds the trajectory's last step."""
+    finish: str
+
+
+class Exporter:
+    """Writes one format. Subclasses are modules' `exporter` functions; this is the shape they share."""
+
+    def __init__(self, trainable: str | None, write: Callable[[Iterator[Taken], Path, Path | None], int]) -> None:
+        self.trainable, self.write = trainable, write
+
+
+def export(name: str, run_dir: Path, output: Path, checkpoint: Path | None, settings: list[str]) -> int:
+    """Writes a run's closed groups; returns the rows written.
+
+    Raises:
+        ConfigError: when the format or a setting is unknown, or the output exists.
+        DataError: when rows cannot be read, or lack what the format needs.
+    """
+    found = _exporters()
+    if name not in found:
+        raise ConfigError(f"{name!r} is no format; use one of {', '.join(found)}")
+    if output.exists():
+        raise ConfigError(f"{output} exists; name a new file or directory")
+    exporter = found[name]
+    choice = _choice(exporter.trainable, settings)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    draft = output.with_name(f".{output.name}.{os.getpid()}.tmp")
+    count = exporter.write(taken(Reader(run_dir, choice)), draft, checkpoint)
+    os.rename(draft, output)
+    return count
+
+
+def taken(reader: Reader) -> Iterator[Taken]:
+    """Every wanted trajectory of every closed group."""
+    for group in reader.groups():
+        for trajectory in group.trajectories:
+            yield Taken(group, trajectory, reader.steps(trajectory))
+        reader.done(group)
+
+
+def tokens(one: Taken) -> list[Tokens]:
+    """Sequences of a trajectory with tokens: one under `append`, else one a step.
+
+    Raises:
+        DataError: when it has none.
+    """
+    found: list[Tokens] = []
+    kept = np.zeros(0, np.int32)
+    growing: list[Step] = []
+    for step in one.steps:
+        if step.prompt_token_ids is None or step.response_token_ids is None:
+            raise DataError(f"{one.trajectory.trajectory_id} has no tokens: only a model's trajectories can be exported so")
+        whole = np.concatenate([kept, step.prompt_token_ids, step.response_token_ids])
+        growing.append(step)
+        if step.commit_token_ids is None:
+            kept = whole
+            if not step.is_last:
+                continue
+        else:
+            kept = np.concatenate([kept, step.commit_token_ids])
+        found.append(_tokens(one, growing, whole))
+        growing = []
+    return found
+
+
+def _tokens(one: Taken, steps: list[Step], whole: Ids) -> Tokens:
+    mask, logprobs = np.zeros(len(whole), np.int32), np.zeros(len(whole), np.float32)
+    versions = np.full(len(whole), -1, np.int32)
+    end = len(whole)
+    first = end
+    for step in reversed(steps):
+        assert step.response_token_ids is not None and step.prompt_token_ids is not None
+        first = end - len(step.response_token_ids)
+        drawn = step.response_mask if step.response_mask is not None else np.ones(end - first, np.bool_)
+        mask[first:end] = drawn
+        logprobs[first:end] = np.where(drawn, _recorded(step), 0.0)
+        versions[first:end] = np.where(drawn, step.policy_versions if step.policy_versions is not None else -1, -1)
+        end = first - len(step.prompt_token_ids)
+    spans = steps[-1].image_spans
+    return Tokens(
+        taken=one,
+        steps=(steps[0].step, steps[-1].step),
+        prompt=whole[:first].tolist(),
+        response=whole[first:].tolist(),
+        mask=mask[first:].tolist(),
+        logprobs=logprobs[first:].tolist(),
+        versions=versions[first:].tolist(),
+        temperature=steps[-1].temperature,
+        screenshots=[one.steps[span.step].screenshot for span in spans],
+        placements=[(span.token_start, span.token_len) for span in spans],
+        is_last=steps[-1].is_last,
+        finish=str(steps[-1].finish_reason),
+    )
+
+
+def _recorded(step: Step) -> Floats:
+    """What a token was drawn with; over the whole vocabulary where the policy gave only that."""
+    values = step.sampled_logprobs if step.sampled_logprobs is not None else step.logprobs
+    if values is None:
+        raise DataError(f"{step.trajectory_id} step {step.step} has no log-probs")
+    return np.nan_to_num(values, nan=0.0)
+
+
+def messages(one: Taken) -> list[Row]:
+    """The trajectory as a chat with a picture a turn, its parts typed as in Hugging Face's chat templates."""
+    found: list[Row] = [{"role": "system", "content": [_text(str(one.trajectory.session["instructions"]))]}]
+    for step in one.steps:
+        said = one.trajectory.goal if step.step == 0 else outcome_text(one.steps[step.step - 1])
+        found.append({"role": "user", "content": [_text(said), {"type": "image", "text": None}]})
+        found.append({"role": "assistant", "content": [_text(str(step.action["raw_text"]))]})
+    return found
+
+
+def outcome_text(step: Step) -> str:
+    """What came of a step's action."""
+    name, detail = step.outcome["name"], step.outcome["detail"]
+    return f"{name}: {detail}" if detail else name
+
+
+def image(step: Step) -> Row:
+    """A screenshot in the Hugging Face convention."""
+    return {"bytes": step.screenshot, "path": None}
+
+
+def write_parquet(rows: Iterable[Row], schema: pa.Schema, path: Path) -> int:
+    """Writes rows in groups of some hundred; returns their number."""
+    count = 0
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        part: list[Row] = []
+        for row in rows:
+            part.append(row)
+            if len(part) == 200:
+                writer.write_table(pa.Table.from_pylist(part, schema))
+                count, part = count + len(part), []
+        if part:
+            writer.write_table(pa.Table.from_pylist(part, schema))
+    return count + len(part)
+
+
+def write_jsonl(rows: Iterable[Row], path: Path) -> int:
+    """Writes a line a row; bytes are not JSON and must be text by now."""
+    count = 0
+    with open(path, "w", encoding="utf8") as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            count += 1
+    return count
+
+
+def _text(text: str) -> Row:
+    return {"type": "text", "text": text}
+
+
+def _exporters() -> dict[str, Exporter]:
+    from . import areal, lerobot, prime_rl, skyrl, slime, trl, verl
+
+    return {
+        "verl": verl.EXPORTER, "skyrl": skyrl.EXPORTER, "trl": trl.EXPORTER, "slime": slime.EXPORTER, "areal": areal.EXPORTER,
+        "prime-rl": prime_rl.EXPORTER, "lerobot": lerobot.EXPORTER,
+    }  # fmt: skip
+
+
+def _choice(trainable: str | None, settings: list[str]) -> Choice:
+    known = {field.name for field in fields(Choice)} - {"trainable"}
+    values: dict[str, Any] = {"trainable": trainable}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or key not in known:
+            raise ConfigError(f"{setting!r}: use KEY=VALUE with one of {', '.join(sorted(known))}")
+        try:
+            if key == "reward_min":
+                values[key] = float(text)
+            elif key.startswith("version"):
+                values[key] = int(text)
+            else:
+                values[key] = frozenset(text.split(","))
+        except ValueError as error:
+            raise ConfigError(f"{setting!r}: {error}") from error
+    return Choice(**values)
