@@ -1,6 +1,6 @@
 //! What differs between a trajectory as it was recorded and as it was acted again, step by step.
 
-use furrow_env::{ActedAgain, SeenStep};
+use furrow_env::{ActedAgain, Expectation, SeenStep};
 use furrow_records::Picture;
 use furrow_rollout::{
     End, Evidence, ImageFormat, Observation, Outcome, OutcomeName, Score, Screenshot, Size, StepRecord,
@@ -62,7 +62,7 @@ pub fn compare(
     from: &'static str,
     tolerance: Tolerance,
 ) -> Replayed {
-    let mut comparison = Comparison { tolerance, step: None, identical: 0, differences: Vec::new() };
+    let mut comparison = Comparison::new(tolerance);
     comparison.whole(record, steps, again);
     let Comparison { identical, differences, .. } = comparison;
     Replayed {
@@ -77,6 +77,38 @@ pub fn compare(
     }
 }
 
+/// What a trajectory's pages looked like, for whoever waits for them to look so again.
+pub struct Looks<'a> {
+    record: &'a TrajectoryRecord,
+    steps: &'a [StepRecord],
+    tolerance: Tolerance,
+}
+
+impl<'a> Looks<'a> {
+    /// Of a trajectory as it was recorded.
+    pub fn of(record: &'a TrajectoryRecord, steps: &'a [StepRecord], tolerance: Tolerance) -> Self {
+        Self { record, steps, tolerance }
+    }
+
+    fn are_found(&self, look: impl FnOnce(&mut Comparison)) -> bool {
+        let mut comparison = Comparison::new(self.tolerance);
+        look(&mut comparison);
+        comparison.differences.is_empty()
+    }
+}
+
+impl Expectation for Looks<'_> {
+    fn before_step(&self, step: usize, seen: &Observation) -> bool {
+        let Some(then) = self.steps.get(step) else { return true };
+        self.are_found(|comparison| comparison.observation(&then.observation, seen))
+    }
+
+    fn at_end(&self, seen: &Evidence) -> bool {
+        let Some(then) = &self.record.ending.evidence else { return true };
+        self.are_found(|comparison| comparison.last_look(then, seen, self.record))
+    }
+}
+
 /// Differences as they are found.
 struct Comparison {
     tolerance: Tolerance,
@@ -87,6 +119,10 @@ struct Comparison {
 }
 
 impl Comparison {
+    fn new(tolerance: Tolerance) -> Self {
+        Self { tolerance, step: None, identical: 0, differences: Vec::new() }
+    }
+
     fn whole(&mut self, record: &TrajectoryRecord, steps: &[StepRecord], again: &ActedAgain) {
         if let Some(goal) = &again.goal {
             self.same("goal", &record.ending.goal, goal);
@@ -178,10 +214,13 @@ impl Comparison {
 
     fn evidence(&mut self, record: &TrajectoryRecord, again: &ActedAgain) {
         let (Some(then), Some(now)) = (&record.ending.evidence, &again.evidence) else { return };
-        let part = |part: &Option<String>| part.clone().unwrap_or_default();
+        self.same("answer", &part(&then.answer), &part(&now.answer));
+        self.last_look(then, now, record);
+    }
+
+    fn last_look(&mut self, then: &Evidence, now: &Evidence, record: &TrajectoryRecord) {
         self.same("url", &part(&then.url), &part(&now.url));
         self.same("title", &part(&then.title), &part(&now.title));
-        self.same("answer", &part(&then.answer), &part(&now.answer));
         let format = record.task.observation.format;
         if let (Some(then), Some(now)) = (picture(then, format), picture(now, format)) {
             self.pictures("pixels", &then, &now);
@@ -225,6 +264,10 @@ fn told(outcome: &Outcome) -> String {
         true => outcome.name.as_str().to_owned(),
         false => format!("{}: {}", outcome.name.as_str(), outcome.detail),
     }
+}
+
+fn part(part: &Option<String>) -> String {
+    part.clone().unwrap_or_default()
 }
 
 fn number(score: &Score) -> String {

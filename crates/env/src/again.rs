@@ -6,8 +6,10 @@
 use std::time::Duration;
 
 use furrow_rollout::{
-    Action, Assignment, End, EnvironmentFingerprint, Evidence, Observation, Outcome, OutcomeName, Reply,
+    Action, Assignment, Clock, End, EnvironmentFingerprint, Evidence, Observation, Outcome, OutcomeName,
+    Reply,
 };
+use tokio::time::Instant;
 
 use crate::attempt::says_done;
 use crate::hosts::AllowList;
@@ -52,8 +54,27 @@ pub struct SeenStep {
     pub unrecorded: Vec<String>,
 }
 
-/// Acts a trajectory again, in as many steps as there are records. The stage is gone when this returns.
-pub async fn act_again(stages: &dyn Stages, assignment: &Assignment, records: &[Recorded]) -> ActedAgain {
+/// What a page is waited for to look like: in real time it may be slower today than it was.
+pub trait Expectation: Sync {
+    /// Whether the page looks as it did before this step.
+    fn before_step(&self, step: usize, seen: &Observation) -> bool;
+
+    /// Whether it looks as it did at the end.
+    fn at_end(&self, seen: &Evidence) -> bool;
+}
+
+/// Acts a trajectory again, in as many steps as there are records. A page that lives in real time and does not look as expected is
+/// given so much time to come to it; what it looks like then is what was seen. The stage is gone when this returns.
+pub async fn act_again(
+    stages: &dyn Stages,
+    assignment: &Assignment,
+    records: &[Recorded],
+    expected: &dyn Expectation,
+    patience: Duration,
+) -> ActedAgain {
+    // Page time in our hand stands still while we wait.
+    let patience = if assignment.task.clock == Clock::Real { patience } else { Duration::ZERO };
+    let wait = Wait { expected, patience };
     let mut again = ActedAgain {
         goal: None,
         steps: Vec::new(),
@@ -70,13 +91,46 @@ pub async fn act_again(stages: &dyn Stages, assignment: &Assignment, records: &[
             return again;
         }
     };
-    match again.act(stage.as_mut(), assignment, records).await {
-        Ok(answer) => again.look_back(stage.as_mut(), answer).await,
+    match again.act(stage.as_mut(), assignment, records, &wait).await {
+        Ok(answer) => again.look_back(stage.as_mut(), answer, &wait).await,
         Err(why) => again.stopped = Some(why),
     }
     again.unrecorded = stage.unrecorded();
     stage.close().await;
     again
+}
+
+/// Looks until the page is as expected or patience ends.
+struct Wait<'a> {
+    expected: &'a dyn Expectation,
+    patience: Duration,
+}
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(100);
+
+impl Wait<'_> {
+    async fn before_step(&self, stage: &mut dyn Stage, step: usize) -> Result<Observation, StageError> {
+        let until = Instant::now() + self.patience;
+        loop {
+            let seen = stage.observe().await?;
+            if Instant::now() >= until || self.expected.before_step(step, &seen) {
+                return Ok(seen);
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    async fn at_end(&self, stage: &mut dyn Stage) -> Option<Evidence> {
+        let until = Instant::now() + self.patience;
+        loop {
+            let seen = stage.evidence().await?;
+            if Instant::now() >= until || self.expected.at_end(&seen) {
+                return Some(seen);
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
 }
 
 /// What ended a trajectory, beside the last step's outcome.
@@ -94,6 +148,7 @@ impl ActedAgain {
         stage: &mut dyn Stage,
         assignment: &Assignment,
         records: &[Recorded],
+        wait: &Wait<'_>,
     ) -> Result<Last, String> {
         let task = &assignment.task;
         let allow = AllowList::new(&task.start_url, &task.allow_hosts).map_err(|bad| bad.to_string())?;
@@ -101,7 +156,8 @@ impl ActedAgain {
         self.goal = task.goal.clone().or(made);
         for record in records {
             let at = self.steps.len();
-            let observation = stage.observe().await.map_err(|error| format!("step {at}: {error}"))?;
+            let seen = wait.before_step(stage, at).await;
+            let observation = seen.map_err(|error| format!("step {at}: {error}"))?;
             tokio::time::sleep(record.pause).await;
             let done = answer(stage, &record.reply, &allow).await;
             let unrecorded = stage.unrecorded();
@@ -117,9 +173,9 @@ impl ActedAgain {
         Ok(Last::default())
     }
 
-    async fn look_back(&mut self, stage: &mut dyn Stage, last: Last) {
+    async fn look_back(&mut self, stage: &mut dyn Stage, last: Last, wait: &Wait<'_>) {
         self.end = last.end;
-        let Some(mut evidence) = stage.evidence().await else { return };
+        let Some(mut evidence) = wait.at_end(stage).await else { return };
         evidence.answer = last.answer;
         evidence.probe_json = last.probe_json.or(evidence.probe_json);
         self.evidence = Some(evidence);

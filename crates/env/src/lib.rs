@@ -21,7 +21,7 @@ mod sites;
 mod stage;
 mod worker;
 
-pub use again::{ActedAgain, Recorded, SeenStep, act_again};
+pub use again::{ActedAgain, Expectation, Recorded, SeenStep, act_again};
 pub use archive::{
     About, Answer, Archive, ArchiveError, ArchiveLimits, Archives, Asked, EXCHANGES_MAX, Exchange, Recorder,
     VOLATILE,

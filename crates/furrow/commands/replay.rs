@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::job::Job;
 use crate::launch;
-use crate::replay::{Difference, Replayed, Tolerance, compare};
+use crate::replay::{Difference, Looks, Replayed, Tolerance, compare};
 use crate::{Failure, output};
 
 /// Which trajectories, and what counts as equal.
@@ -41,6 +41,9 @@ pub struct ReplayArgs {
     /// Wait before each action as long as the policy took then
     #[arg(long)]
     pace: bool,
+    /// A page in real time that does not look as it did is given so long to come to it
+    #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(0..=60_000))]
+    patience_millis: u64,
     /// A pixel differs when it is off by more than so many levels of 255 [default: 8, of another browser build 64]
     #[arg(long)]
     levels: Option<u8>,
@@ -188,13 +191,15 @@ async fn act(stages: Arc<dyn Stages>, from: Source, (record, steps): &Found, arg
         },
     };
     let recorded: Vec<Recorded> = steps.iter().map(recorded).collect();
-    let again = act_again(stages.as_ref(), &assignment, &recorded).await;
-    let build = match record.ending.environment.browser == again.environment.browser {
+    let build = match record.ending.environment.browser == stages.environment(None).browser {
         true => SAME_BUILD,
         false => OTHER_BUILD,
     };
     let tolerance =
         Tolerance { levels: args.levels.unwrap_or(build.levels), share: args.share.unwrap_or(build.share) };
+    let looks = Looks::of(record, steps, tolerance);
+    let patience = Duration::from_millis(args.patience_millis);
+    let again = act_again(stages.as_ref(), &assignment, &recorded, &looks, patience).await;
     compare(record, steps, &again, from.as_str(), tolerance)
 }
 

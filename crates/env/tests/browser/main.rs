@@ -5,6 +5,7 @@
 
 mod actions;
 mod attacks;
+mod archive;
 mod egress;
 mod ground;
 mod hostile;
