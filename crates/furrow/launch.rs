@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use furrow_coordinator::Identity;
 use furrow_env::sim::{Air, SimConfig};
-use furrow_env::{Archives, Chromium, EnvConfig, Root, Site, Sites, Stages};
+use furrow_env::{Archives, Chromium, EnvConfig, Made, Make, Root, Site, Sites, Stages};
 use furrow_rollout::Id;
-use furrow_tasks::{SiteRoot, TaskSet};
+use furrow_tasks::{Pictures, SiteRoot, TaskSet};
 use furrow_telemetry::{Exporter, Logs, Role, TelemetryConfig, TimeSource, log_path};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
@@ -136,6 +136,16 @@ pub async fn browsers(
     Ok(Arc::new(pool.map_err(|error| Failure::Input(vec![crate::chain(&error.into())]))?))
 }
 
+/// A grounding set as an environment worker serves it.
+#[derive(Debug)]
+struct PictureSite(Arc<Pictures>);
+
+impl Make for PictureSite {
+    fn make(&self, name: &str) -> std::io::Result<Option<Vec<u8>>> {
+        self.0.read(name)
+    }
+}
+
 fn site(spec: &furrow_tasks::SiteSpec) -> Site {
     let root = match &spec.root {
         SiteRoot::Folder(folder) => Root::Folder(folder.clone()),
@@ -143,6 +153,7 @@ fn site(spec: &furrow_tasks::SiteSpec) -> Site {
         SiteRoot::Wheel { path, prefix } => {
             Root::Zip { path: path.clone(), prefix: prefix.trim_end_matches('/').to_owned() }
         }
+        SiteRoot::Pictures(pictures) => Root::Made(Made(Arc::new(PictureSite(pictures.clone())))),
     };
     Site { host: spec.host.clone(), root }
 }

@@ -116,7 +116,7 @@ type Judged = (Box<TrajectoryRecord>, Result<Score, String>);
 
 /// Scores a run's stored trajectories again; `told` hears how many of how many are done. Blocks: not for async code.
 pub fn rescore(
-    job: RescoreJob,
+    job: &RescoreJob,
     stop: &CancellationToken,
     mut told: impl FnMut(u64, u64),
 ) -> Result<RescoreSummary, RescoreError> {
@@ -127,7 +127,7 @@ pub fn rescore(
     let total = data.snapshot().files(Table::Trajectories).map(|file| file.rows).sum();
     let judge = job.judge.clone().map(|config| Judge::new(config, stop.clone()));
     let mut again =
-        Again { job: &job, judge, data: &data, stop, summary: RescoreSummary::default(), rows: Vec::new() };
+        Again { job, judge, data: &data, stop, summary: RescoreSummary::default(), rows: Vec::new() };
     let (mut batch, mut done) = (Vec::new(), 0);
     for record in data.trajectories() {
         let record = record?;
@@ -145,7 +145,7 @@ pub fn rescore(
     told(total, total);
     let Again { mut summary, rows, .. } = again;
     if !rows.is_empty() && !job.dry_run {
-        summary.manifest_version = Some(publish(&job, &data, &rows)?);
+        summary.manifest_version = Some(publish(job, &data, &rows)?);
     }
     Ok(summary)
 }

@@ -608,7 +608,7 @@ fn again(
     };
     change(&mut job);
     let mut last = (0, 0);
-    let done = rescore(job, &CancellationToken::new(), |done, total| last = (done, total));
+    let done = rescore(&job, &CancellationToken::new(), |done, total| last = (done, total));
     if done.is_ok() {
         assert!(last.0 == last.1 && last.1 > 0, "{last:?}");
     }

@@ -500,7 +500,7 @@ impl<'a> Attempt<'a> {
         match *error {
             StageError::PageHang { waited_for } => PageHung { of, step, waited_for }.emit(),
             StageError::PageCrash => PageCrashed { of, step }.emit(),
-            StageError::BrowserDead | StageError::Failed(_) => {}
+            StageError::BrowserDead | StageError::Blocked(_) | StageError::Failed(_) => {}
         }
         let died = matches!(error, StageError::PageCrash | StageError::BrowserDead);
         let cause = self.stage.as_ref().filter(|_| died).and_then(|stage| stage.cause_of_death());

@@ -7,6 +7,7 @@ use furrow_wire::LEASE_WAIT_MILLIS_MAX;
 use serde::{Deserialize, Serialize};
 
 use crate::archive::ArchiveLimits;
+use crate::chromium::BlockedPages;
 use crate::egress::EgressLimits;
 use crate::retry::Retry;
 use crate::sites::SiteLimits;
@@ -57,6 +58,10 @@ pub struct EnvFile {
     pub settle_quiet_millis: u64,
     /// Longest wait for a page to be quiet.
     pub settle_cap_millis: u64,
+    /// Pages that are looked at for a site's refusal, which ends a trajectory as `blocked`: `live` (all but our own), `all` or `never`.
+    pub blocked_pages: String,
+    /// A refusal that goes away within this time was none.
+    pub blocked_patience_millis: u64,
     /// Replies in a row without an action that end a trajectory as `unparsable`.
     pub unparsable_max: u32,
     /// One reply of the policy comes within this time.
@@ -136,6 +141,17 @@ pub struct BrowserConfig {
     pub deadlines: Deadlines,
     /// When a page counts as quiet.
     pub settle: Settle,
+    /// When a page counts as a site's refusal.
+    pub refusals: Refusals,
+}
+
+/// When a page counts as a site's refusal to serve us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refusals {
+    /// Which pages are looked at.
+    pub pages: BlockedPages,
+    /// How long a refusal must stay.
+    pub patience: Duration,
 }
 
 /// What one browser may take, all its processes together.
@@ -195,6 +211,9 @@ impl Default for EnvFile {
             navigation_millis: 30_000,
             settle_quiet_millis: 50,
             settle_cap_millis: 3_000,
+            blocked_pages: "live".into(),
+            // The checks that end by themselves take five seconds.
+            blocked_patience_millis: 8_000,
             unparsable_max: 3,
             policy_millis: 120_000,
             policy_patience_millis: 60_000,
@@ -244,6 +263,7 @@ impl EnvFile {
             ("navigation_millis", self.navigation_millis, 100, 30_000),
             ("settle_quiet_millis", self.settle_quiet_millis, 1, 10_000),
             ("settle_cap_millis", self.settle_cap_millis, 1, 20_000),
+            ("blocked_patience_millis", self.blocked_patience_millis, 0, 60_000),
             ("unparsable_max", u64::from(self.unparsable_max), 1, 1_000),
             ("policy_millis", self.policy_millis, 100, hour),
             ("policy_patience_millis", self.policy_patience_millis, 0, hour),
@@ -264,6 +284,9 @@ impl EnvFile {
             .filter(|row| out(row))
             .map(|(key, value, least, most)| format!("env.{key}: {value}; use {least} to {most}"))
             .collect();
+        if BlockedPages::parse(&self.blocked_pages).is_none() {
+            wrong.push(format!("env.blocked_pages: {:?}; use live, all or never", self.blocked_pages));
+        }
         for (key, text) in
             [("browser_user", &self.browser_user), ("locale", &self.locale), ("timezone", &self.timezone)]
         {
@@ -307,6 +330,10 @@ impl EnvFile {
                 settle: Settle {
                     quiet: millis(self.settle_quiet_millis),
                     cap: millis(self.settle_cap_millis),
+                },
+                refusals: Refusals {
+                    pages: BlockedPages::parse(&self.blocked_pages).unwrap_or(BlockedPages::Live),
+                    patience: millis(self.blocked_patience_millis),
                 },
             },
             worker: WorkerConfig {

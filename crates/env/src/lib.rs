@@ -26,12 +26,12 @@ pub use archive::{
     About, Answer, Archive, ArchiveError, ArchiveLimits, Archives, Asked, EXCHANGES_MAX, Exchange, Recorder,
     VOLATILE,
 };
-pub use chromium::{BrowserError, Chromium, Health, LOOKED_FOR};
-pub use config::{BrowserConfig, BrowserLimits, Deadlines, EnvConfig, EnvFile, Settle};
+pub use chromium::{BlockedPages, BrowserError, Chromium, Health, LOOKED_FOR};
+pub use config::{BrowserConfig, BrowserLimits, Deadlines, EnvConfig, EnvFile, Refusals, Settle};
 pub use crash::ENV_FAIL_POINTS;
 pub use egress::{BLOCKED_HOSTS_MAX, Blocked, Egress, EgressLimits};
 pub use hosts::{AllowList, BadEntry, HostName, OffLimits, Place};
 pub use retry::Retry;
-pub use sites::{Root, Site, SiteError, SiteLimits, Sites};
+pub use sites::{Made, Make, Root, Site, SiteError, SiteLimits, Sites};
 pub use stage::{Room, Stage, StageError, Stages};
 pub use worker::{Summary, WorkerConfig, WorkerError, run};

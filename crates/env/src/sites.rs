@@ -41,7 +41,27 @@ pub enum Root {
         /// Such as `miniwob/html`; empty for all of it.
         prefix: String,
     },
+    /// Made when asked for.
+    Made(Made),
 }
+
+/// Something that makes a site's files.
+pub trait Make: std::fmt::Debug + Send + Sync {
+    /// The file of this name below the root, `None` where there is none. Blocks.
+    fn make(&self, name: &str) -> io::Result<Option<Vec<u8>>>;
+}
+
+/// A maker, shared. Two are equal when they are the same one.
+#[derive(Debug, Clone)]
+pub struct Made(pub Arc<dyn Make>);
+
+impl PartialEq for Made {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Made {}
 
 /// All sites of a worker, checked and ready to be asked.
 #[derive(Debug)]
@@ -180,6 +200,7 @@ enum Shelf {
         archive: ZipArchive<SharedFile>,
         prefix: String,
     },
+    Made(Made),
 }
 
 /// A file as it is sent.
@@ -209,6 +230,7 @@ impl Shelf {
             Root::Folder(path) => Self::open_folders(&site.host, std::slice::from_ref(path)),
             Root::Layers(paths) => Self::open_folders(&site.host, paths),
             Root::Zip { path, prefix } => Self::open_zip(&site.host, path, prefix),
+            Root::Made(made) => Ok(Self::Made(made.clone())),
         }
     }
 
@@ -258,6 +280,8 @@ impl Shelf {
                 roots.iter().any(|root| inside(root, relative).is_ok_and(|path| path.is_file()))
             }
             Self::Zip { archive, prefix } => archive.index_for_name(&format!("{prefix}{relative}")).is_some(),
+            // It has no folders.
+            Self::Made(_) => false,
         }
     }
 
@@ -277,6 +301,11 @@ impl Shelf {
                 }
                 read_capped(entry, bytes_max)
             }
+            Self::Made(Made(maker)) => match maker.make(relative).map_err(Miss::Unreadable)? {
+                None => Err(Miss::NotFound),
+                Some(bytes) if bytes.len() as u64 > bytes_max => Err(Miss::TooLarge),
+                Some(bytes) => Ok(bytes.into()),
+            },
         }
     }
 }

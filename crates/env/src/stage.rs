@@ -97,6 +97,9 @@ pub enum StageError {
     /// The browser died.
     #[error("the browser died")]
     BrowserDead,
+    /// The site refuses to serve us.
+    #[error("{0}")]
+    Blocked(String),
     /// The worker itself could not do it.
     #[error("{0}")]
     Failed(String),
@@ -109,6 +112,7 @@ impl StageError {
             StageError::PageHang { .. } => End::PageHang,
             StageError::PageCrash => End::PageCrash,
             StageError::BrowserDead => End::BrowserDead,
+            StageError::Blocked(_) => End::Blocked,
             StageError::Failed(_) => End::EnvCrash,
         }
     }
@@ -119,7 +123,7 @@ impl StageError {
             StageError::PageHang { .. } => Some(Outcome::told(OutcomeName::PageHang, self.to_string())),
             StageError::PageCrash => Some(Outcome::named(OutcomeName::PageCrash)),
             StageError::BrowserDead => Some(Outcome::named(OutcomeName::BrowserDead)),
-            StageError::Failed(_) => None,
+            StageError::Blocked(_) | StageError::Failed(_) => None,
         }
     }
 }

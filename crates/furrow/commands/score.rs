@@ -62,7 +62,7 @@ pub fn run(args: &ScoreArgs) -> Result<(), Failure> {
     let runtime = launch::runtime()?;
     let stop = runtime.block_on(async { launch::stop_on_signal() })?;
     let mut told = Told::new(args.json);
-    let summary = rescore(again, &stop, |done, total| told.update(done, total))?;
+    let summary = rescore(&again, &stop, |done, total| told.update(done, total))?;
     told.finish();
     conclude(args, &summary)
 }

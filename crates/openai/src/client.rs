@@ -301,6 +301,6 @@ fn rest(pause: Duration, stopped: &dyn Fn() -> bool) {
         if left.is_zero() || stopped() {
             return;
         }
-        std::thread::sleep(left.min(LOOK));
+        std::thread::park_timeout(left.min(LOOK));
     }
 }

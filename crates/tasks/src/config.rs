@@ -4,8 +4,11 @@ use std::path::{Path, PathBuf};
 
 use furrow_rollout::Split;
 use serde::{Deserialize, Serialize};
+use time::Date;
 
+use crate::BoxForm;
 use crate::fields::short;
+use crate::score::date::read_day;
 
 /// Hosts and globs are compared with every task; nobody writes more than this by hand.
 const PATTERNS_MAX: usize = 10_000;
@@ -47,6 +50,16 @@ pub struct SourceFile {
     /// WebVoyager: the file of reference answers, kept with each task for a judge.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answers: Option<PathBuf>,
+    /// WebVoyager: a JSON list of the ids that can no longer be done; they are left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub impossible: Option<PathBuf>,
+    /// WebVoyager: the day from which days can still be booked, `YYYY-MM-DD`; travel tasks about earlier ones are moved on by
+    /// whole years.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dates_from: Option<String>,
+    /// Grounding sets: how boxes are written, `auto` (shares of the picture where no number is above 1, else pixels), `shares`,
+    /// `pixels` (left, top, right, bottom) or `pixel_sizes` (left, top, width, height).
+    pub boxes: String,
     /// Ids to take, `*` and `?` allowed; empty takes all.
     pub include: Vec<String>,
     /// Ids to leave out.
@@ -122,6 +135,12 @@ pub struct SourceConfig {
     pub reward: MiniwobReward,
     /// WebVoyager reference answers.
     pub answers: Option<PathBuf>,
+    /// WebVoyager tasks that cannot be done any more.
+    pub impossible: Option<PathBuf>,
+    /// First day that travel tasks may be about.
+    pub dates_from: Option<Date>,
+    /// How boxes are written.
+    pub boxes: BoxForm,
     /// Patterns of the ids to take, empty for all.
     pub include: Vec<String>,
     /// Patterns of the ids to leave out.
@@ -181,8 +200,10 @@ impl TasksFile {
     /// The same with every path absolute, so that the resolved job can be read from another folder.
     pub fn resolved(mut self, base: &Path) -> Self {
         for source in &mut self.source {
-            let SourceFile { path, pages, answers, .. } = source;
-            for path in [Some(path), pages.as_mut(), answers.as_mut()].into_iter().flatten() {
+            let SourceFile { path, pages, answers, impossible, .. } = source;
+            for path in
+                [Some(path), pages.as_mut(), answers.as_mut(), impossible.as_mut()].into_iter().flatten()
+            {
                 *path = base.join(&path);
             }
         }
@@ -201,6 +222,16 @@ impl SourceFile {
             problems
                 .push(format!("{key}.split: {given:?} is not known; use train, validation, test or eval"));
         }
+        let boxes = BoxForm::parse(&self.boxes);
+        if boxes.is_none() {
+            let (given, known) = (short(&self.boxes), BoxForm::WORDS.map(|(word, _)| word).join(", "));
+            problems.push(format!("{key}.boxes: {given:?} is not known; use one of {known}"));
+        }
+        let dates_from = self.dates_from.as_deref().and_then(read_day);
+        if let (Some(given), None) = (&self.dates_from, dates_from) {
+            let given = short(given);
+            problems.push(format!("{key}.dates_from: {given:?} is no day; write it as 2026-12-01"));
+        }
         for given in self.splits.iter().filter(|given| Split::parse(given).is_none()) {
             let given = short(given);
             problems
@@ -213,6 +244,9 @@ impl SourceFile {
             unlisted: self.unlisted,
             reward: self.reward.as_deref().and_then(MiniwobReward::parse).unwrap_or_default(),
             answers: self.answers.map(|path| base.join(path)),
+            impossible: self.impossible.map(|path| base.join(path)),
+            dates_from,
+            boxes: boxes.unwrap_or(BoxForm::Auto),
             include: self.include,
             exclude: self.exclude,
             split,
@@ -335,6 +369,9 @@ impl Default for SourceFile {
             unlisted: false,
             reward: None,
             answers: None,
+            impossible: None,
+            dates_from: None,
+            boxes: "auto".to_owned(),
             include: Vec::new(),
             exclude: Vec::new(),
             split: None,
@@ -425,6 +462,10 @@ mod tests {
         refused(|file| file.source[0].path = PathBuf::new(), "tasks.source[0].path: missing");
         refused(|file| file.source[0].split = Some("dev".into()), "tasks.source[0].split: \"dev\"");
         refused(|file| file.source[0].splits.push("dev".into()), "tasks.source[0].splits: \"dev\"");
+        for day in ["2026-2-1", "tomorrow", "2026-02-30"] {
+            refused(|file| file.source[0].dates_from = Some(day.into()), "tasks.source[0].dates_from: ");
+        }
+        refused(|file| file.source[0].boxes = "xywh".into(), "tasks.source[0].boxes: \"xywh\" is not known");
         refused(|file| file.source[0].repeat = 0, "tasks.source[0].repeat: 0 is out of range");
         refused(|file| file.source[0].max_steps = Some(0), "tasks.source[0].max_steps: 0");
         refused(

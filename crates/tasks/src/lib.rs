@@ -9,8 +9,10 @@
 //! value and remedy.
 
 mod config;
+mod dates;
 mod fields;
 mod glob;
+mod grounding;
 mod jsonl;
 mod judge;
 mod miniwob;
@@ -24,6 +26,7 @@ mod webvoyager;
 
 pub use config::{MiniwobReward, SamplerKind, SourceConfig, SourceFile, TasksConfig, TasksFile};
 pub use glob::fits as fits_pattern;
+pub use grounding::{BoxForm, Pictures};
 pub use judge::{Habits, Judge, Question, Reply};
 pub use sampler::{Draw, Sampler};
 pub use score::{Facts, Finished, ScoreError, Scorer, judge_cost_usd};

@@ -74,7 +74,7 @@ pub(crate) fn load(source: &SourceConfig, problems: &mut Vec<String>) -> Loaded 
     let lines = pages.iter().map(|(row, _)| row.line).collect();
     let specs =
         pages.into_iter().filter_map(|(row, page)| make_task(row, page, source, &place, problems)).collect();
-    Loaded { specs, sites, lines, place }
+    Loaded { specs, sites, lines, place, ..Loaded::default() }
 }
 
 /// Rows, after the last written one, for the pages that no row names: of split `test`, since nothing was tuned on them.

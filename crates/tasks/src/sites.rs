@@ -4,9 +4,12 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 use zip::ZipArchive;
+
+use crate::Pictures;
 
 /// SHA-256 of the MiniWoB++ wheel this farm was tried with (`miniwob` 1.1.0): other pages would be other tasks under the
 /// same names.
@@ -44,6 +47,8 @@ pub enum SiteRoot {
         /// Names of the served files begin with this, ending in `/`.
         prefix: String,
     },
+    /// Pictures of a grounding set, each with a page made for it.
+    Pictures(Arc<Pictures>),
 }
 
 /// The MiniWoB++ pages: the pinned wheel, or a folder with all `files` in it.
@@ -56,7 +61,7 @@ pub(crate) fn miniwob_pages(root: &SiteRoot) -> io::Result<Vec<(String, Option<u
     let mut pages = match root {
         SiteRoot::Wheel { path, prefix } => pages_of_wheel(path, prefix)?,
         SiteRoot::Folder(folder) => pages_of_folder(folder)?,
-        SiteRoot::Layers(_) => Vec::new(),
+        SiteRoot::Layers(_) | SiteRoot::Pictures(_) => Vec::new(),
     };
     pages.sort();
     Ok(pages)

@@ -50,7 +50,13 @@ pub(crate) fn load(source: &SourceConfig, problems: &mut Vec<String>) -> Loaded 
     let rows = jsonl::read(&file, problems);
     let specs = rows.iter().filter_map(|row| read_task(row, source, &site, &place, problems)).collect();
     let site = SiteSpec { host, root: SiteRoot::Folder(source.path.clone()) };
-    Loaded { specs, sites: vec![site], lines: rows.iter().map(|row| row.line).collect(), place }
+    Loaded {
+        specs,
+        sites: vec![site],
+        lines: rows.iter().map(|row| row.line).collect(),
+        place,
+        ..Loaded::default()
+    }
 }
 
 fn read_task(

@@ -1,13 +1,15 @@
 //! Suites: one entry loads the sources of a job into a set of tasks, each with the scorer that will judge it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use furrow_rollout::{Clock, ObservationSpec, PageHooks, Size, Split, Task};
 use sha2::{Digest, Sha256};
 
 use crate::jsonl::{Common, refuse_repeated};
 use crate::sites::hex;
-use crate::{Scorer, SiteSpec, SourceConfig, TasksConfig, glob, miniwob, starter, web, webvoyager};
+use crate::{
+    BoxForm, Scorer, SiteSpec, SourceConfig, TasksConfig, glob, grounding, miniwob, starter, web, webvoyager,
+};
 
 /// Planned tasks of a whole job, repetitions included; 4 bytes each in the sampler.
 const PLAN_MAX: u64 = 10_000_000;
@@ -58,6 +60,10 @@ pub(crate) struct Loaded {
     /// The file's name in problems, and the line of each row, in the order of `specs` when nothing was wrong.
     pub(crate) place: String,
     pub(crate) lines: Vec<usize>,
+    /// Ids that are not taken.
+    pub(crate) left_out: HashSet<String>,
+    /// What a person should know of it.
+    pub(crate) notes: Vec<String>,
 }
 
 /// Opens every source of the job and returns its tasks, or every problem found in any of them.
@@ -87,7 +93,11 @@ pub fn load(config: &TasksConfig) -> Result<TaskSet, Vec<String>> {
 
 /// The file or folder of a source that is not there.
 fn absent(source: &SourceConfig) -> Option<String> {
-    let needed = [("path", Some(&source.path)), ("pages", source.pages.as_ref())];
+    let needed = [
+        ("path", Some(&source.path)),
+        ("pages", source.pages.as_ref()),
+        ("impossible", source.impossible.as_ref()),
+    ];
     let gone = |(key, path): (&str, Option<&std::path::PathBuf>)| {
         let path = path?;
         (!path.exists()).then(|| format!("{key} {} is not there", path.display()))
@@ -155,7 +165,8 @@ impl TaskSet {
             refuse_repeated(&loaded.place, loaded.lines.iter().copied().zip(ids), problems);
         }
         let mut specs = loaded.specs;
-        specs.retain(|spec| source.takes(&spec.task));
+        specs.retain(|spec| source.takes(&spec.task) && !loaded.left_out.contains(&spec.task.task_id));
+        self.notes.extend(loaded.notes);
         if specs.is_empty() && problems.len() == before {
             problems
                 .push(format!("{}: no task is left; widen include or splits, shorten exclude", source.key));
@@ -206,14 +217,22 @@ impl TaskSet {
 
 /// Which loader: by the suite's name, else by what lies at its path.
 fn load_source(source: &SourceConfig, problems: &mut Vec<String>) -> Loaded {
-    let has_pages = source.suite == "miniwob" || source.path.is_dir();
-    if source.answers.is_some() && has_pages {
-        problems.push(format!(
-            "{}.answers: only a task file of WebVoyager's has reference answers; remove it",
-            source.key
-        ));
+    let has_pages = source.suite == "miniwob" || source.path.is_dir() || grounding::is_set(source);
+    let webvoyagers = [
+        ("answers", source.answers.is_some()),
+        ("impossible", source.impossible.is_some()),
+        ("dates_from", source.dates_from.is_some()),
+    ];
+    for (key, _) in webvoyagers.into_iter().filter(|(_, given)| *given && has_pages) {
+        problems.push(format!("{}.{key}: only a task file of WebVoyager's has it; remove it", source.key));
     }
-    if source.suite == "miniwob" {
+    let is_set = source.suite != "miniwob" && grounding::is_set(source);
+    if source.boxes != BoxForm::Auto && !is_set {
+        problems.push(format!("{}.boxes: only a grounding set has boxes; remove it", source.key));
+    }
+    if is_set {
+        grounding::load(source, problems)
+    } else if source.suite == "miniwob" {
         miniwob::load(source, problems)
     } else if web::is_folder(source) {
         web::load(source, problems)

@@ -3,12 +3,13 @@
 //! A WebVoyager row (`web_name`, `id`, `ques`, `web`) is scored by a judge. Its reference answer goes along for the judge to
 //! read; it is never compared as a string, because 500 of the 643 are but one example of a right answer.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use furrow_rollout::{Clock, ImageFormat, ObservationSpec, PageHooks, Size, Split};
 use serde_json::{Map, Value, json};
 
+use crate::dates;
 use crate::fields::Fields;
 use crate::jsonl::{self, Common, Row};
 use crate::suite::{Defaults, Loaded, TaskSpec};
@@ -41,7 +42,7 @@ pub(crate) fn load(source: &SourceConfig, problems: &mut Vec<String>) -> Loaded 
     let place = source.path.display().to_string();
     let rows = jsonl::read(&source.path, problems);
     let answers = source.answers.as_deref().map(|path| Answers::read(path, &source.key, problems));
-    let specs = rows
+    let specs: Vec<_> = rows
         .iter()
         .filter_map(|row| {
             if is_webvoyager(row) {
@@ -51,7 +52,41 @@ pub(crate) fn load(source: &SourceConfig, problems: &mut Vec<String>) -> Loaded 
             }
         })
         .collect();
-    Loaded { specs, sites: Vec::new(), lines: rows.iter().map(|row| row.line).collect(), place }
+    let left_out = source.impossible.as_deref().map(|path| read_impossible(path, &source.key, problems));
+    let left_out = left_out.unwrap_or_default();
+    let notes = notes(source, &rows, &specs, &left_out);
+    let lines = rows.iter().map(|row| row.line).collect();
+    Loaded { specs, sites: Vec::new(), lines, place, left_out, notes }
+}
+
+/// Which variant of the suite this is: rates of different ones cannot be compared.
+fn notes(source: &SourceConfig, rows: &[Row], specs: &[TaskSpec], left_out: &HashSet<String>) -> Vec<String> {
+    let gone = specs.iter().filter(|spec| left_out.contains(&spec.task.task_id)).count();
+    let moved = specs.iter().filter(|spec| spec.json.contains("\"moved_years\":")).count();
+    let mut notes = Vec::new();
+    if gone > 0 {
+        notes.push(format!("{}: {gone} of {} tasks are left out as impossible", source.key, rows.len()));
+    }
+    if let Some(from) = source.dates_from.filter(|_| moved > 0) {
+        notes.push(format!(
+            "{}: {moved} of {} tasks have their days moved to {from} or later",
+            source.key,
+            rows.len()
+        ));
+    }
+    notes
+}
+
+/// A JSON list of ids.
+fn read_impossible(path: &Path, key: &str, problems: &mut Vec<String>) -> HashSet<String> {
+    let read = jsonl::read_capped(path).map_err(|e| format!("cannot be read: {e}"));
+    let ids = read.and_then(|bytes| {
+        serde_json::from_slice::<HashSet<String>>(&bytes).map_err(|e| format!("is no JSON list of ids: {e}"))
+    });
+    ids.unwrap_or_else(|problem| {
+        problems.push(format!("{key}.impossible: {}: {problem}", path.display()));
+        HashSet::new()
+    })
 }
 
 /// A row is WebVoyager's when it has one of its keys and not ours of the same meaning.
@@ -89,11 +124,14 @@ fn read_webvoyager(
     let mut fields = row.reader(place, problems);
     let common = Common::read_webvoyager(&mut fields);
     let site = fields.required_text("web_name", 64);
-    let (common, site) = (common?, site?);
+    let (mut common, site) = (common?, site?);
     let reference = answers.and_then(|answers| reference_of(&mut fields, answers, &site, &common.task_id));
     let score = fields.value("score").cloned().unwrap_or_else(|| judged(reference));
     let mut record = row.fields.clone();
     record.insert("score".to_owned(), score);
+    if let Some(years) = source.dates_from.and_then(|from| move_days(&mut common, &site, from)) {
+        record.insert("moved_years".to_owned(), json!(years));
+    }
     let scorer =
         Scorer::read(&mut Fields::new(&record, format!("{place}:{}: ", row.line), problems), "score");
     if problems.len() > before {
@@ -109,6 +147,14 @@ fn read_webvoyager(
     );
     spec.task.allow_hosts.extend(neighbours(&spec.task.start_url));
     Some(spec)
+}
+
+/// Moves the days of a travel task ahead; the record keeps the question as it was written.
+fn move_days(common: &mut Common, site: &str, from: time::Date) -> Option<i32> {
+    let goal = common.goal.as_deref().filter(|_| dates::SITES.contains(&site))?;
+    let (moved, years) = dates::moved(goal, from)?;
+    common.goal = Some(moved);
+    Some(years)
 }
 
 /// The original protocol's judge; how many screenshots it sees is the job's to say, one by default as there.

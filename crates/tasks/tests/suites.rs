@@ -124,6 +124,44 @@ fn webvoyagers_rows_load_unchanged_and_wait_for_a_judge() {
     assert_eq!((set.judged(), set.notes().len()), (3, 0));
 }
 
+#[test]
+fn impossible_tasks_are_left_out_and_passed_days_moved_and_both_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = |site: &str, n: u32, ques: &str| {
+        format!(r#"{{"web_name":"{site}","id":"{site}--{n}","ques":"{ques}","web":"https://a.example/"}}"#)
+    };
+    let lines = [
+        line("Booking", 0, "A room for March 20-27, 2024."),
+        line("Google Flights", 1, "Leave December 25, 2023, return January 5, 2024."),
+        line("ArXiv", 2, "Papers of January 3, 2024."),
+        line("Booking", 3, "A room for March 20-27."),
+    ];
+    write(&folder, "voyage.jsonl", &lines.join("\n"));
+    write(&folder, "gone.json", r#"["Booking--3", "Nowhere--1"]"#);
+    let voyage = |impossible: &str, dates_from: Option<&str>| SourceFile {
+        impossible: Some(folder.path().join(impossible)),
+        dates_from: dates_from.map(str::to_owned),
+        ..source("webvoyager", folder.path().join("voyage.jsonl"))
+    };
+    let set = loaded(vec![voyage("gone.json", Some("2026-12-01"))]);
+    let goals: Vec<_> = set.specs().iter().filter_map(|spec| spec.task.goal.as_deref()).collect();
+    let want = [
+        "A room for March 20-27, 2027.",
+        "Leave December 25, 2026, return January 5, 2027.",
+        "Papers of January 3, 2024.",
+    ];
+    assert_eq!(goals, want);
+    let record = &set.specs()[0].json;
+    assert!(record.contains("March 20-27, 2024") && record.contains(r#""moved_years":3"#), "{record}");
+    assert!(set.notes()[0].ends_with("1 of 4 tasks are left out as impossible"), "{:?}", set.notes());
+    assert!(set.notes()[1].ends_with("2 of 4 tasks have their days moved to 2026-12-01 or later"));
+    let as_written = loaded(vec![voyage("gone.json", None)]);
+    assert_eq!(as_written.specs()[0].task.goal.as_deref(), Some("A room for March 20-27, 2024."));
+    assert_ne!(as_written.fingerprint(), set.fingerprint());
+    write(&folder, "bad.json", r#"{"ids":[]}"#);
+    refused(vec![voyage("bad.json", None)], &["tasks.source[0].impossible: "]);
+}
+
 /// A reference answer is never compared as a string, golden or possible: no row scores without the judge.
 #[test]
 fn a_reference_answer_is_no_reward() {
@@ -240,10 +278,7 @@ fn an_absent_source_is_an_error_unless_it_is_optional() {
 fn reference_answers_belong_to_task_files() {
     let folder = pages();
     let source = SourceFile { answers: Some("x.json".into()), ..source("mine", folder.path()) };
-    refused(
-        vec![source],
-        &["tasks.source[0].answers: only a task file of WebVoyager's has reference answers"],
-    );
+    refused(vec![source], &["tasks.source[0].answers: only a task file of WebVoyager's has it"]);
 }
 
 #[test]

@@ -187,6 +187,6 @@ fn act(mut stream: TcpStream, deed: &Deed, stop: &AtomicBool) -> std::io::Result
 fn wait(time: Duration, stop: &AtomicBool) {
     let end = std::time::Instant::now() + time;
     while std::time::Instant::now() < end && !stop.load(Ordering::SeqCst) {
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::park_timeout(Duration::from_millis(5));
     }
 }

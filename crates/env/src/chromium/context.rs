@@ -26,7 +26,7 @@ use super::observe::{self, Look, current_entry};
 use super::pool::Seat;
 use super::select::{self, OpenList, Pick};
 use super::tab::{Tab, listen};
-use super::{act, clock, picture, script, settle};
+use super::{act, blocked, clock, picture, script, settle};
 use crate::config::BrowserConfig;
 use crate::egress::Egress;
 use crate::hosts::{AllowList, Place};
@@ -205,6 +205,17 @@ impl Context {
                     "the start page did not load: HTTP status {status}; {blocked}"
                 )))
             }
+        }
+    }
+
+    /// A site that refuses us ends the trajectory: nothing the policy could do would be its own doing.
+    async fn is_served(&self) -> Result<(), StageError> {
+        if !self.config.refusals.pages.concerns(&self.task) {
+            return Ok(());
+        }
+        match blocked::refused(self.tab()?, self.config.refusals).await? {
+            Some(why) => Err(StageError::Blocked(why)),
+            None => Ok(()),
         }
     }
 
@@ -498,6 +509,7 @@ impl Stage for Context {
             return Err(StageError::Failed(format!("the start page did not load: {}", outcome.detail)));
         }
         settle::settle(self.tab()?, &mut self.reach.egress.in_flight(), self.config.settle).await?;
+        self.is_served().await?;
         self.start_page_is_there().await?;
         let goal = match self.task.hooks.start_with(self.task.seed) {
             None => None,
@@ -558,6 +570,7 @@ impl Stage for Context {
 
     async fn settle(&mut self, outcome: Outcome) -> Result<Outcome, StageError> {
         let settled = self.settle_page().await?;
+        self.is_served().await?;
         let outcome = self.beside(outcome);
         if !settled && outcome.name == OutcomeName::Ok {
             return Ok(Outcome::told(OutcomeName::NotSettled, "the page was still changing"));

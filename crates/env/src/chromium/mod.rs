@@ -7,6 +7,7 @@
 
 mod act;
 mod blank;
+mod blocked;
 mod clock;
 mod context;
 mod limits;
@@ -24,5 +25,6 @@ mod selftest;
 mod settle;
 mod tab;
 
+pub use blocked::BlockedPages;
 pub use pool::{Chromium, Health};
 pub use process::{BrowserError, LOOKED_FOR};

@@ -53,8 +53,8 @@ const PAGE: &str = r#"<!doctype html><meta charset=utf-8><title>all</title><link
 async fn pool(sites: &[Site], archives: Archives) -> Chromium {
     let config = config(|_| {});
     let sites = Arc::new(Sites::open(sites, config.sites).unwrap());
-    let pool = Chromium::start(config.browser, sites, config.egress).await;
-    pool.unwrap_or_else(|error| panic!("{error}")).with_archives(archives)
+    let pool = Chromium::start_archived(config.browser, sites, config.egress, archives).await;
+    pool.unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// What the page knows once everything has come.

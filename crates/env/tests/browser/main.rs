@@ -4,8 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod actions;
-mod attacks;
 mod archive;
+mod attacks;
+mod blocked;
 mod egress;
 mod ground;
 mod hostile;

@@ -1,0 +1,291 @@
+//! Grounding sets: a picture, an instruction, a box. The picture is shown as a page, the first click ends the task and counts when
+//! it falls into the box, so the mean reward is click accuracy.
+//!
+//! Rows come from Parquet files or from JSON Lines. Three published layouts are read as they are; they differ in the columns beside
+//! these three, which are kept, and in how the box is written:
+//!
+//! | set | columns | `bbox` |
+//! |---|---|---|
+//! | Hcompany/WebClick (card of its copy lhoestq/WebClick: `dataset_info`) | `image`, `instruction`, `bbox`, `bucket` | left, top, right, bottom as shares of the picture |
+//! | rootsautomation/ScreenSpot (its card) | `file_name`, `bbox`, `instruction`, `data_type`, `data_source`, `image` | the same |
+//! | agent-studio/GroundUI-1K and -18K (card of Voxel51/GroundUI-18k) | `image`, `instruction`, `bbox`, `resolution`, `source`, `platform` | left, top, right, bottom in pixels |
+//!
+//! `image` is Hugging Face's struct of `bytes` and `path`; in JSON Lines it is a path below the file's folder, or an object with
+//! `path`. `tasks.source[].boxes` says how boxes are written where the numbers alone do not tell.
+
+mod parquet;
+mod picture;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use furrow_rollout::{Clock, ImageFormat, ObservationSpec, PageHooks, Size, Split};
+use serde_json::{Map, Value, json};
+use url::Url;
+
+use crate::fields::Fields;
+use crate::jsonl::{self, Common, refuse_repeated};
+use crate::suite::{Defaults, Loaded, TaskSpec};
+use crate::{Scorer, SiteRoot, SiteSpec, SourceConfig};
+pub use picture::Pictures;
+use picture::{Picture, Place};
+
+/// Rows of one source; GroundUI-18K has 18,026.
+const ROWS_MAX: usize = 100_000;
+
+/// An instruction is prompt.
+const INSTRUCTION_BYTES_MAX: usize = 16 << 10;
+
+/// A larger picture is shown smaller: Chromium's window and a model's tiles end there.
+const SIDE_MAX: u32 = 4096;
+
+/// Text of other columns is kept so far.
+const KEPT_BYTES_MAX: usize = 4096;
+
+const PROBE: &str = include_str!("hooks/grounding_probe.js");
+const START: &str = include_str!("hooks/grounding_start.js");
+
+const DEFAULTS: Defaults = Defaults {
+    split: Split::Test,
+    max_steps: 1,
+    time_limit_millis: 120_000,
+    viewport: Size::new(1280, 720),
+    // The picture itself, not a second compression of it.
+    observation: ObservationSpec { format: ImageFormat::Png, clip: None, square: false },
+    clock: Clock::Real,
+};
+
+/// How boxes are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BoxForm {
+    /// By the numbers: shares where none is above 1, else pixels.
+    Auto,
+    /// Left, top, right, bottom as shares of the picture.
+    Shares,
+    /// Left, top, right, bottom in pixels.
+    Pixels,
+    /// Left, top, width, height in pixels.
+    PixelSizes,
+}
+
+impl BoxForm {
+    /// The words of job files.
+    pub(crate) const WORDS: [(&str, Self); 4] = [
+        ("auto", Self::Auto),
+        ("shares", Self::Shares),
+        ("pixels", Self::Pixels),
+        ("pixel_sizes", Self::PixelSizes),
+    ];
+
+    /// Reads the word.
+    pub(crate) fn parse(word: &str) -> Option<Self> {
+        Self::WORDS.into_iter().find(|(known, _)| *known == word).map(|(_, form)| form)
+    }
+}
+
+/// A row as its file gives it.
+struct Row {
+    /// File and line or row, for problems.
+    place: String,
+    line: usize,
+    /// All columns but the picture.
+    fields: Map<String, Value>,
+    picture: Picture,
+}
+
+/// Whether a source is laid out this way: a Parquet file, a folder of them, or JSON Lines of pictures.
+pub(crate) fn is_set(source: &SourceConfig) -> bool {
+    source.path.extension().is_some_and(|ending| ending == "parquet")
+        || !shards(&source.path).is_empty()
+        || (source.path.is_file() && begins_with_a_picture(&source.path))
+}
+
+/// Parquet files of a folder, in the order of their names.
+fn shards(path: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(path) else { return Vec::new() };
+    let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut shards: Vec<_> =
+        files.filter(|path| path.extension().is_some_and(|ending| ending == "parquet")).collect();
+    shards.sort();
+    shards
+}
+
+/// A first line with `image` and `bbox` and no start address.
+fn begins_with_a_picture(path: &Path) -> bool {
+    use std::io::{BufRead, BufReader, Read};
+    let Ok(file) = std::fs::File::open(path) else { return false };
+    let mut line = String::new();
+    let read = BufReader::new(file.take(1 << 16)).read_line(&mut line);
+    let row: Option<Map<String, Value>> = read.ok().and_then(|_| serde_json::from_str(line.trim()).ok());
+    row.is_some_and(|row| {
+        row.contains_key("image") && row.contains_key("bbox") && !row.contains_key("start_url")
+    })
+}
+
+/// Loads the rows; every picture is opened once, for its size.
+pub(crate) fn load(source: &SourceConfig, problems: &mut Vec<String>) -> Loaded {
+    let place = source.path.display().to_string();
+    let host = format!("{}.test", source.suite);
+    let Ok(site) = Url::parse(&format!("http://{host}/")) else {
+        problems
+            .push(format!("{}.suite: {:?} is no host name; choose another word", source.key, source.suite));
+        return Loaded::default();
+    };
+    let rows = match source.path.extension() {
+        Some(ending) if ending == "parquet" => parquet::read(std::slice::from_ref(&source.path), problems),
+        _ if source.path.is_dir() => parquet::read(&shards(&source.path), problems),
+        _ => read_lines(&source.path, problems),
+    };
+    if rows.is_empty() && problems.is_empty() {
+        problems.push(format!("{place}: holds no row"));
+    }
+    let (mut specs, mut lines, mut pictures) = (Vec::new(), Vec::new(), Pictures::default());
+    for (index, row) in rows.into_iter().enumerate() {
+        let line = row.line;
+        if let Some(spec) = read_task(index, &row, source, &site, problems) {
+            pictures.add(row.picture, Size { ..spec.task.viewport });
+            specs.push(spec);
+            lines.push(line);
+        }
+    }
+    if problems.is_empty() {
+        let ids = specs.iter().map(|spec| spec.task.task_id.as_str());
+        refuse_repeated(&place, lines.iter().copied().zip(ids), problems);
+    }
+    let sites = vec![SiteSpec { host, root: SiteRoot::Pictures(Arc::new(pictures)) }];
+    Loaded { specs, sites, lines, place, ..Loaded::default() }
+}
+
+fn read_lines(path: &Path, problems: &mut Vec<String>) -> Vec<Row> {
+    let shown = path.display().to_string();
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let rows = jsonl::read(path, problems);
+    rows.into_iter()
+        .filter_map(|row| {
+            let place = format!("{shown}:{}", row.line);
+            let image = row.fields.get("image");
+            let named = image.and_then(|image| image.as_str().or_else(|| image.get("path")?.as_str()));
+            let picture = named
+                .ok_or_else(|| "is missing; give the picture's path below the file's folder".to_owned())
+                .and_then(|named| Picture::of_file(folder, named));
+            match picture {
+                Ok(picture) => Some(Row { place, line: row.line, fields: row.fields, picture }),
+                Err(problem) => {
+                    problems.push(format!("{place}: image: {problem}"));
+                    None
+                }
+            }
+        })
+        .collect()
+}
+
+fn read_task(
+    index: usize,
+    row: &Row,
+    source: &SourceConfig,
+    site: &Url,
+    problems: &mut Vec<String>,
+) -> Option<TaskSpec> {
+    let before = problems.len();
+    let mut fields = Fields::new(&row.fields, format!("{}: ", row.place), problems);
+    let goal = fields.required_text("instruction", INSTRUCTION_BYTES_MAX);
+    let edges = read_box(&mut fields, source.boxes, row.picture.size);
+    let task_id = fields.text("task_id", 256).unwrap_or_else(|| format!("row-{index:06}"));
+    if problems.len() > before {
+        return None;
+    }
+    let (goal, edges) = (goal?, edges?);
+    let (viewport, scale) = shown_size(row.picture.size);
+    let shown = edges.map(|edge| edge * scale);
+    let mut record = row.fields.clone();
+    record.insert("task_id".to_owned(), json!(task_id));
+    record.insert("picture".to_owned(), json!([row.picture.size.width, row.picture.size.height]));
+    record.insert("score".to_owned(), json!({ "kind": "click", "box": shown }));
+    let scorer = Scorer::read(&mut Fields::new(&record, format!("{}: ", row.place), problems), "score")?;
+    let [left, top, right, bottom] = shown;
+    let solve = format!(
+        "return {{ action: \"click_element\", element: \"the target\", x: {}, y: {} }};",
+        (left + right) / 2.0,
+        (top + bottom) / 2.0
+    );
+    let hooks =
+        PageHooks { start: Some(START.to_owned()), probe: Some(PROBE.to_owned()), solve: Some(solve) };
+    let common = Common {
+        task_id,
+        goal: Some(goal),
+        start_url: site.join(&format!("{index:06}.html")).ok()?,
+        seed: None,
+        max_steps: None,
+        time_limit_millis: None,
+        viewport: Some(viewport),
+        split: None,
+        difficulty: None,
+        allow_hosts: Vec::new(),
+    };
+    let json = Value::Object(record).to_string();
+    Some(TaskSpec::assembled(common, scorer, hooks, json, source, &DEFAULTS))
+}
+
+/// The window a picture is shown in, and by how much it is made smaller for it.
+fn shown_size(size: Size) -> (Size, f64) {
+    let longest = size.width.max(size.height).max(1);
+    let scale = (f64::from(SIDE_MAX) / f64::from(longest)).min(1.0);
+    let side = |side: u32| ((f64::from(side) * scale).round() as u32).clamp(16, SIDE_MAX);
+    (Size::new(side(size.width), side(size.height)), scale)
+}
+
+/// The box in pixels of the picture as it is: left, top, right, bottom.
+fn read_box(fields: &mut Fields, form: BoxForm, size: Size) -> Option<[f64; 4]> {
+    let Some(value) = fields.value("bbox") else {
+        fields.problem("bbox", "is missing; it must be a list of four numbers");
+        return None;
+    };
+    let numbers: Option<Vec<f64>> =
+        value.as_array().and_then(|sides| sides.iter().map(Value::as_f64).collect());
+    let Some(&[a, b, c, d]) = numbers.as_deref().filter(|numbers| numbers.iter().all(|n| n.is_finite()))
+    else {
+        return fields.refuse("bbox", value, "is no box", "use a list of four numbers");
+    };
+    let (width, height) = (f64::from(size.width), f64::from(size.height));
+    let in_shares = match form {
+        BoxForm::Auto => [a, b, c, d].iter().all(|n| (0.0..=1.0).contains(n)),
+        other => other == BoxForm::Shares,
+    };
+    let edges = match (in_shares, form) {
+        (true, _) => [a * width, b * height, c * width, d * height],
+        (false, BoxForm::PixelSizes) => [a, b, a + c, b + d],
+        (false, _) => [a, b, c, d],
+    };
+    let [left, top, right, bottom] = edges;
+    // Annotations may lie a pixel over the edge.
+    let inside = left >= -1.0 && top >= -1.0 && right <= width + 1.0 && bottom <= height + 1.0;
+    if !(left < right && top < bottom && inside) {
+        let remedy = format!(
+            "it must lie in the picture of {width} x {height}; say by `boxes` whether these are shares, pixels or pixel_sizes"
+        );
+        return fields.refuse("bbox", value, "is no box of the picture", &remedy);
+    }
+    Some([left.max(0.0), top.max(0.0), right.min(width), bottom.min(height)])
+}
+
+/// A problem about one row of many: after this many nobody reads on.
+fn too_many(problems: &[String]) -> bool {
+    problems.len() >= 50
+}
+
+/// Where a row's picture is, for the readers of files.
+fn row_of(
+    place: String,
+    line: usize,
+    fields: Map<String, Value>,
+    at: Place,
+    bytes: &[u8],
+) -> Result<Row, String> {
+    match Picture::of_bytes(at, bytes) {
+        Ok(picture) => Ok(Row { place, line, fields, picture }),
+        Err(problem) => Err(format!("{place}: image: {problem}")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! Pictures of a grounding set: where each lies, how large it is, and the page that shows it.
+
+use std::fs::File;
+use std::io::{self, Cursor, Read};
+use std::path::{Path, PathBuf};
+
+use furrow_rollout::Size;
+
+use super::parquet;
+
+/// A picture's file; ScreenSpot's largest has 14 MB.
+pub(super) const BYTES_MAX: u64 = 32 << 20;
+
+/// Decoded, a pixel takes four bytes in the browser and three at the model: 40 million take 280 MB.
+const PIXELS_MAX: u64 = 40_000_000;
+
+/// A picture that was looked at once: its bytes are not kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Picture {
+    pub(super) at: Place,
+    pub(super) size: Size,
+    /// `png` or `jpeg`.
+    pub(super) ending: &'static str,
+}
+
+/// Where a picture's bytes are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Place {
+    /// A file of its own.
+    File(PathBuf),
+    /// A row of a Parquet file.
+    Row { path: PathBuf, row_group: usize, row: usize },
+}
+
+/// All pictures of a set and their pages, as a site serves them: `000007.html` shows `000007.png`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Pictures {
+    pictures: Vec<(Picture, Size)>,
+}
+
+impl Picture {
+    /// A picture in a file below a folder; nothing outside of it is opened, whatever the name says.
+    pub(super) fn of_file(folder: &Path, named: &str) -> Result<Self, String> {
+        let told = || format!("{:?}", crate::fields::short(named));
+        let root = folder.canonicalize().map_err(|error| format!("{}: {error}", folder.display()))?;
+        let path = folder
+            .join(named)
+            .canonicalize()
+            .map_err(|error| format!("{} cannot be read: {error}", told()))?;
+        if !path.starts_with(&root) {
+            return Err(format!("{} lies outside the file's folder; put the picture below it", told()));
+        }
+        let bytes = read_capped(&path).map_err(|error| format!("{} cannot be read: {error}", told()))?;
+        Self::of_bytes(Place::File(path), &bytes)
+    }
+
+    /// Looks at the head of a picture.
+    pub(super) fn of_bytes(at: Place, bytes: &[u8]) -> Result<Self, String> {
+        if bytes.len() as u64 > BYTES_MAX {
+            return Err(format!("has {} bytes; use at most {BYTES_MAX}", bytes.len()));
+        }
+        let reader = image::ImageReader::new(Cursor::new(bytes)).with_guessed_format();
+        let reader = reader.map_err(|error| format!("is no picture: {error}"))?;
+        let ending = match reader.format() {
+            Some(image::ImageFormat::Png) => "png",
+            Some(image::ImageFormat::Jpeg) => "jpeg",
+            _ => return Err("is no picture that is known here; use PNG or JPEG".to_owned()),
+        };
+        let (width, height) =
+            reader.into_dimensions().map_err(|error| format!("is no whole picture: {error}"))?;
+        let pixels = u64::from(width) * u64::from(height);
+        if pixels == 0 || pixels > PIXELS_MAX {
+            return Err(format!("has {width} x {height} pixels; use 1 to {PIXELS_MAX} in all"));
+        }
+        Ok(Self { at, size: Size::new(width, height), ending })
+    }
+}
+
+impl Pictures {
+    /// Adds the next one, to be shown in this size.
+    pub(super) fn add(&mut self, picture: Picture, shown: Size) {
+        self.pictures.push((picture, shown));
+    }
+
+    /// A file of the site, `None` where there is none of that name. Blocks.
+    pub fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
+        let Some((number, ending)) = name.split_once('.') else { return Ok(None) };
+        let index = number.parse::<usize>().ok().filter(|index| format!("{index:06}") == number);
+        let Some((picture, shown)) = index.and_then(|index| self.pictures.get(index)) else {
+            return Ok(None);
+        };
+        match ending {
+            "html" => Ok(Some(page(number, picture.ending, *shown).into_bytes())),
+            ending if ending == picture.ending => Ok(Some(match &picture.at {
+                Place::File(path) => read_capped(path)?,
+                Place::Row { path, row_group, row } => {
+                    parquet::picture(path, *row_group, *row).map_err(io::Error::other)?
+                }
+            })),
+            _ => Ok(None),
+        }
+    }
+
+    /// Number of pictures.
+    pub fn len(&self) -> usize {
+        self.pictures.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.pictures.is_empty()
+    }
+}
+
+/// The picture from the top left corner on, pixel for pixel. The first click is remembered and nothing follows from it.
+fn page(number: &str, ending: &str, shown: Size) -> String {
+    let Size { width, height } = shown;
+    format!(
+        "<!doctype html><meta charset=\"utf-8\"><title>Picture</title>\
+         <style>html,body{{margin:0;overflow:hidden;background:#fff}}img{{display:block;width:{width}px;height:{height}px}}</style>\
+         <img src=\"{number}.{ending}\" alt=\"\" draggable=\"false\">\
+         <script>window.grounding={{click:null}};addEventListener('click',(event)=>{{\
+         window.grounding.click??={{x:event.pageX,y:event.pageY}};event.preventDefault()}},true)</script>"
+    )
+}
+
+fn read_capped(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > BYTES_MAX {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {BYTES_MAX} bytes")));
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,1 @@
+Promise.all([...document.images].map((image) => image.decode())).then(() => null)
