@@ -119,7 +119,7 @@ impl Places {
     /// A task of a site that is served here needs no archive.
     fn takes_archive(&self, task: &Task) -> bool {
         let host = Place::of_url(&task.start_url).map(|place| place.host.to_string()).unwrap_or_default();
-        let sites = self.set.iter().flat_map(|set| set.sites());
+        let sites = self.set.iter().flat_map(TaskSet::sites);
         !sites.into_iter().any(|site| site.host == host)
     }
 
