@@ -9,4 +9,5 @@ mod kills;
 mod planted;
 mod recompute;
 mod sites;
+mod suites;
 mod web;

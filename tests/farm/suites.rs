@@ -1,0 +1,145 @@
+//! Suites as their users write them: lines by hand, a folder of pages, pictures with boxes, a judge; run, listed, proved, scored again.
+
+use std::fs;
+use std::path::Path;
+
+use furrow_testkit::judge::{Deed, StandIn};
+use serde_json::{Value, json};
+
+use crate::farm::{browser_setting, furrow};
+
+/// The starter pages under another name, with tasks of our own.
+const PAGES: &str = r#"{"task_id":"judged","start_url":"read-and-answer.html","score":{"kind":"judge"}}
+{"task_id":"priced","start_url":"click.html","score":{"kind":"step_penalty","of":{"kind":"probe"},"per_step":0.25}}
+"#;
+
+const LINES: &str = r#"{"task_id":"look","goal":"Look at the page.","start_url":"http://hand.test/click.html","max_steps":2,"score":{"kind":"all","of":[{"kind":"url","host":"hand.test"},{"kind":"not","of":{"kind":"url","path":"/type.html"}}]}}
+{"task_id":"say","goal":"Say 7.","start_url":"http://hand.test/click.html","max_steps":2,"score":{"kind":"answer","match":"number","value":7}}
+"#;
+
+fn write_suites(folder: &Path) {
+    let (starter, hand) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("envs/starter"), folder.join("hand"));
+    fs::create_dir(&hand).unwrap();
+    for entry in fs::read_dir(starter).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            fs::copy(&path, hand.join(path.file_name().unwrap())).unwrap();
+        }
+    }
+    fs::write(hand.join("tasks.jsonl"), PAGES).unwrap();
+    fs::write(folder.join("lines.jsonl"), LINES).unwrap();
+    let set = folder.join("set");
+    fs::create_dir(&set).unwrap();
+    let rows: Vec<String> = [(320, 200), (500, 90)]
+        .into_iter()
+        .enumerate()
+        .map(|(index, (width, height))| {
+            fs::write(set.join(format!("{index}.png")), furrow_records::fixtures::png(width, height, 7)).unwrap();
+            json!({ "image": format!("{index}.png"), "instruction": "Click the box.", "bbox": [0.5, 0.5, 0.55, 0.6] })
+                .to_string()
+        })
+        .collect();
+    fs::write(set.join("metadata.jsonl"), rows.join("\n")).unwrap();
+}
+
+fn source(suite: &str, path: &str) -> String {
+    format!("[[tasks.source]]\nsuite = \"{suite}\"\npath = \"{path}\"\n")
+}
+
+/// Runs the command in a folder and returns what it printed last as JSON.
+#[track_caller]
+fn said(folder: &Path, arguments: &[&str]) -> Value {
+    let settings = browser_setting();
+    let mut all: Vec<&str> = arguments.to_vec();
+    all.extend(settings.iter().flat_map(|setting| ["--set", setting]));
+    let output =
+        furrow(if arguments[0] == "records" || arguments[0] == "score" { arguments } else { &all }, folder);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {errors}\n{}", String::from_utf8_lossy(&output.stdout));
+    let values = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
+    values.last().unwrap_or_else(|| panic!("{arguments:?} said nothing: {errors}")).unwrap()
+}
+
+fn rewards(folder: &Path) -> Value {
+    let summary = said(folder, &["records", "inspect", "run", "--json"]);
+    let line = |line: &Value| Some((line["task_id"].as_str()?.to_owned(), line["reward_mean"].clone()));
+    summary["tasks"].as_array().unwrap().iter().filter_map(line).collect::<serde_json::Map<_, _>>().into()
+}
+
+#[test]
+fn suites_written_by_hand_are_run_judged_and_scored_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    // Browsers drop to an ordinary user; what they are shown is served to them, so this folder stays closed.
+    write_suites(folder);
+    let judge = StandIn::start(vec![
+        Deed::Status(429, Some("0.05")),
+        Deed::Truncated,
+        Deed::Say("The page shows it. SUCCESS".into()),
+    ])
+    .unwrap();
+    let job = |pages: &str| {
+        format!(
+            "[run]\nname = \"run\"\noutput_dir = \".\"\n[tasks]\ngroup_size = 1\nsampler = \"sequential\"\n{}{}{}\
+             [env]\nsessions_max = 2\n[score.judge]\nendpoint = \"{}\"\nmodel = \"eye\"\nkey_env = \"FURROW_TEST_JUDGE_KEY\"\npause_millis = 10\n",
+            source("hand", pages),
+            source("lines", "lines.jsonl"),
+            source("clicks", "set/metadata.jsonl"),
+            judge.endpoint(),
+        )
+    };
+    fs::write(folder.join("job.toml"), job("hand")).unwrap();
+
+    let keyless = furrow(&["run", "job.toml"], folder);
+    let told = String::from_utf8_lossy(&keyless.stderr).into_owned();
+    assert_eq!(keyless.status.code(), Some(2), "{told}");
+    assert!(
+        told.contains("score.judge.key_env: the environment has no key in \"FURROW_TEST_JUDGE_KEY\""),
+        "{told}"
+    );
+    assert!(!folder.join("run").exists(), "a job that cannot be judged leaves nothing behind");
+
+    let no_key = job("hand").replace("key_env = \"FURROW_TEST_JUDGE_KEY\"\n", "");
+    fs::write(folder.join("job.toml"), &no_key).unwrap();
+    let listed = said(folder, &["tasks", "list", "job.toml", "--json"]);
+    let ids: Vec<_> = listed.as_array().unwrap().iter().filter_map(|task| task["task_id"].as_str()).collect();
+    assert_eq!(ids, ["judged", "priced", "look", "say", "row-000000", "row-000001"]);
+    assert_eq!(said(folder, &["tasks", "check", "job.toml", "--json"])["tasks"], 6);
+    let drawn = said(folder, &["tasks", "sample", "job.toml", "--json"]);
+    assert_eq!(drawn[5]["task"], "clicks/row-000001");
+
+    let result = said(folder, &["run", "job.toml", "--json"]);
+    assert_eq!((&result["scored"], &result["failed"]), (&json!(6), &json!(0)), "{result:#}");
+    assert_eq!(judge.asked().len(), 3, "a 429, half a reply, a verdict");
+    let want = json!({ "judged": 1.0, "priced": 0.75, "look": 1.0, "say": 0.0, "row-000000": 1.0, "row-000001": 1.0 });
+    assert_eq!(rewards(folder), want);
+    said(folder, &["records", "verify", "run", "--json"]);
+
+    // Another price of a step: another reward, in data/scores/ alone.
+    fs::create_dir(folder.join("other")).unwrap();
+    for entry in fs::read_dir(folder.join("hand")).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, folder.join("other").join(path.file_name().unwrap())).unwrap();
+    }
+    fs::write(folder.join("other/tasks.jsonl"), PAGES.replace("0.25", "0.5")).unwrap();
+    fs::write(folder.join("other.toml"), no_key.replace("path = \"hand\"", "path = \"other\"")).unwrap();
+    let again = said(folder, &["score", "run", "--job", "other.toml", "--suite", "hand", "--json"]);
+    assert_eq!((&again["scored"], &again["changed"], &again["left_out"]), (&json!(2), &json!(1), &json!(4)));
+    assert_eq!((&again["reward_mean_before"], &again["reward_mean_after"]), (&json!(0.875), &json!(0.75)));
+    let same = said(folder, &["score", "run", "--task", "row-*", "--json"]);
+    assert_eq!((&same["scored"], &same["changed"]), (&json!(2), &json!(0)));
+    assert_eq!(rewards(folder), want, "what is stored stays");
+    let verified = said(folder, &["records", "verify", "run", "--json"]);
+    assert_eq!(verified["counts"]["scores"], 4, "{verified:#}");
+}
+
+#[test]
+fn a_grounding_set_is_proved_in_the_browser() {
+    let folder = tempfile::tempdir().unwrap();
+    write_suites(folder.path());
+    let job =
+        format!("[run]\nname = \"run\"\noutput_dir = \".\"\n{}", source("clicks", "set/metadata.jsonl"));
+    fs::write(folder.path().join("clicks.toml"), job).unwrap();
+    let told = said(folder.path(), &["tasks", "check", "clicks.toml", "--all", "--json"]);
+    assert_eq!(told["proofs"].as_array().unwrap().len(), 2, "{told:#}");
+}
