@@ -143,3 +143,28 @@ fn a_grounding_set_is_proved_in_the_browser() {
     let told = said(folder.path(), &["tasks", "check", "clicks.toml", "--all", "--json"]);
     assert_eq!(told["proofs"].as_array().unwrap().len(), 2, "{told:#}");
 }
+
+#[test]
+fn a_site_that_refuses_is_marked_and_never_scored() {
+    let folder = tempfile::tempdir().unwrap();
+    let shut = folder.path().join("shut");
+    fs::create_dir(&shut).unwrap();
+    fs::write(shut.join("door.html"), "<!doctype html><title>Door</title><h1>Access Denied</h1>").unwrap();
+    let line = r#"{"task_id":"door","goal":"Go in.","start_url":"door.html","score":{"kind":"url","host":"shut.test"}}"#;
+    fs::write(shut.join("tasks.jsonl"), line).unwrap();
+    let job = format!(
+        "[run]\nname = \"run\"\noutput_dir = \".\"\n[tasks]\ngroup_size = 1\n{}\
+         [env]\nblocked_pages = \"all\"\nblocked_patience_millis = 100\n[limits]\nattempts_max = 2\n",
+        source("shut", "shut")
+    );
+    fs::write(folder.path().join("job.toml"), job).unwrap();
+    let result = said(folder.path(), &["run", "job.toml", "--json"]);
+    assert_eq!((&result["scored"], &result["failed"]), (&json!(0), &json!(2)), "{result:#}");
+    let ends = said(folder.path(), &["records", "inspect", "run", "--json"])["ends"].clone();
+    assert_eq!(
+        (&ends[0]["end"], &ends[0]["status"], &ends[0]["trajectories"]),
+        (&json!("blocked"), &json!("failed"), &json!(2)),
+        "{ends:#}"
+    );
+    said(folder.path(), &["records", "verify", "run", "--json"]);
+}

@@ -128,7 +128,7 @@ impl Default for JudgeFile {
             temperature: 0.0,
             seed: 42,
             max_tokens: 1000,
-            // 1000 tokens are 4 kB; with what servers put around them 20.
+            // 1000 tokens of at most a hundred bytes are 100 kB; the rest is for what servers put around them.
             reply_bytes_max: 1 << 20,
             call_millis: 60_000,
             deadline_millis: 180_000,

@@ -212,7 +212,7 @@ impl Default for EnvFile {
             settle_quiet_millis: 50,
             settle_cap_millis: 3_000,
             blocked_pages: "live".into(),
-            // The checks that end by themselves take five seconds.
+            // Pages that check the browser announce waits of five seconds; a slow one gets three more.
             blocked_patience_millis: 8_000,
             unparsable_max: 3,
             policy_millis: 120_000,

@@ -119,6 +119,29 @@ fn a_server_that_is_not_there_is_unreachable() {
     assert!(error.contains("nowhere.invalid cannot be reached") || error.contains("answered"), "{error}");
 }
 
+/// TLS is there: a server that does not speak it is told as unreachable, by an error and not by a panic.
+#[test]
+fn an_address_with_tls_is_tried_with_tls() {
+    let hello = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let heard = hello.clone();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut bytes = [0; 6];
+        std::io::Read::read_exact(&mut stream, &mut bytes).unwrap();
+        *heard.lock().unwrap() = bytes.to_vec();
+        std::io::Write::write_all(&mut stream, b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+    });
+    let error =
+        ask(ClientConfig { attempts_max: 1, ..config(&format!("https://{address}/v1")) }).unwrap_err();
+    assert!(error.to_string().contains("cannot be reached"), "{error}");
+    server.join().unwrap();
+    // A handshake record (22) of TLS 1.x, and in it a client's hello (1).
+    let hello = hello.lock().unwrap();
+    assert_eq!((hello[0], hello[1], hello[5]), (22, 3, 1), "{hello:?}");
+}
+
 #[test]
 fn a_deadline_ends_the_attempts_and_so_does_a_stop() {
     let server = StandIn::start(vec![Deed::Status(500, None)]).unwrap();

@@ -15,7 +15,7 @@ use super::tab::Tab;
 use crate::config::Refusals;
 use crate::stage::StageError;
 
-/// Pages that check the browser by themselves go on by themselves, mostly within five seconds; they are looked at this often.
+/// Pages that check the browser by themselves go on by themselves after a while; they are looked at this often.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// A page with less text than this, and fewer links, shows little else.

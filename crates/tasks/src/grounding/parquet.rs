@@ -16,10 +16,10 @@ use serde_json::{Map, Value, json};
 use super::picture::{BYTES_MAX, Place};
 use super::{KEPT_BYTES_MAX, ROWS_MAX, Row, row_of, too_many};
 
-/// A row group is written in one go: Hugging Face's hold a hundred pictures.
+/// What a file says of its row groups; 128 pictures of the largest size fit.
 const ROW_GROUP_BYTES_MAX: i64 = 4 << 30;
 
-/// Columns of one file; the published sets have six.
+/// Columns of one file; the published sets have six at most.
 const COLUMNS_MAX: usize = 256;
 
 /// All rows of these files, or what is wrong with them.

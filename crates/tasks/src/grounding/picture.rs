@@ -8,7 +8,7 @@ use furrow_rollout::Size;
 
 use super::parquet;
 
-/// A picture's file; ScreenSpot's largest has 14 MB.
+/// A picture's file: as much as a site serves by default (`env.site_file_bytes_max`).
 pub(super) const BYTES_MAX: u64 = 32 << 20;
 
 /// Decoded, a pixel takes four bytes in the browser and three at the model: 40 million take 280 MB.
