@@ -303,9 +303,7 @@ def noise_model(measure, config):
             weight.uniform_(0.0, 1.0)
         else:
             weight.fill_(0.0 if name.endswith("bias") else 1.0)
-    for layer in model.model.layers:
-        if hasattr(layer.mixer, "time_step_limit"):
-            layer.mixer.time_step_limit = (0.0, float("inf"))
+    unfloored(model)
     tell(dict(note=f"transformers {transformers.__version__}, {sum(w.numel() for w in model.parameters()):.4g} weights"))
     return model
 
@@ -340,6 +338,46 @@ def decode_step(measure, model, batch, context):
     return step, moved
 
 
+# The checkpoint that both sides read a prompt of, whole and token by token.
+ORACLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../crates/model/tests/oracle/vl_names_bf16")
+
+
+def gap(measure, cases):
+    """How far the log-probabilities of a prompt's tokens are apart, read whole and token by token: what a trainer sees of a rollout in bfloat16."""
+    import safetensors.torch
+    import transformers
+
+    torch = measure.torch
+    read = lambda name: json.load(open(os.path.join(ORACLE, name), encoding="utf-8"))
+    config = read("config.json")["llm_config"] | dict(time_step_limit=(0.0, float("inf")))
+    config = {key: value for key, value in config.items() if key not in ("architectures", "model_type", "torch_dtype")}
+    model = transformers.NemotronHForCausalLM(transformers.NemotronHConfig(**config))
+    weights = {}
+    for shard in sorted(set(read("model.safetensors.index.json")["weight_map"].values())):
+        weights |= safetensors.torch.load_file(os.path.join(ORACLE, shard))
+    name = lambda published: published.removeprefix("language_model.").replace("backbone.", "model.")
+    model.load_state_dict({name(key): value for key, value in weights.items()})
+    model = unfloored(model.to(measure.device, torch.bfloat16).eval())
+    ids = torch.tensor([read("inputs.json")["prompt_a"]], device=measure.device)
+    whole = model(input_ids=ids).logits
+    # The first alone is a prompt; each after it goes the way of decode.
+    out = model(input_ids=ids[:, :1], use_cache=True)
+    rows, cache = [out.logits], out.past_key_values
+    for at in range(1, ids.shape[1]):
+        rows.append(model(input_ids=ids[:, at : at + 1], past_key_values=cache, use_cache=True).logits)
+    of_next = lambda logits: logits.float().log_softmax(-1)[0, :-1].gather(1, ids[0, 1:, None])[:, 0]
+    apart = (of_next(whole) - of_next(torch.cat(rows, 1))).abs().sort().values.tolist()
+    at = lambda share: apart[min(int(share * len(apart)), len(apart) - 1)]
+    tell(dict(what="decode against prefill, log-prob", by="transformers", unit="nats", p50=at(0.5), p99=at(0.99), mean=statistics.mean(apart)))
+
+
+def unfloored(model):
+    for layer in model.model.layers:
+        if hasattr(layer.mixer, "time_step_limit"):
+            layer.mixer.time_step_limit = (0.0, float("inf"))
+    return model
+
+
 def values(states):
     """Tensors of a layer's states, however they are kept."""
     kept = states.values() if isinstance(states, dict) else states if isinstance(states, (list, tuple)) else [states]
@@ -359,15 +397,15 @@ def take(args):
     cases = SmallCases if args.dry_run else Cases
     measure = Measure(torch, device, args.times, args.seconds)
     with torch.inference_mode():
-        for part in (rates, whole, state_update, attention, tower, products):
+        for part in (rates, gap, whole, state_update, attention, tower, products):
             part(measure, cases)
             if measure.device.type == "cuda":
                 torch.cuda.empty_cache()
 
 
 def lines_of(path):
-    """Figures of a report by name: its lines that are JSON objects with a name and a time; the fastest of several ways."""
-    figures = {}
+    """Figures of a report by name: its lines that are JSON objects with a name and a time; the fastest of several ways. And what is no time but a gap."""
+    figures, gaps = {}, {}
     with open(path, encoding="utf-8") as report:
         for line in report:
             # The test harness puts its own words before the first line.
@@ -377,13 +415,15 @@ def lines_of(path):
             except ValueError:
                 continue
             what, seconds = figure.get("what"), figure.get("seconds")
+            if "p50" in figure:
+                gaps[what] = figure
             if what and seconds and seconds < figures.get(what, {"seconds": float("inf")})["seconds"]:
                 figures[what] = figure
-    return figures
+    return figures, gaps
 
 
 def beside(args):
-    ours, peers = lines_of(args.ours), lines_of(args.peers)
+    (ours, our_gaps), (peers, peer_gaps) = lines_of(args.ours), lines_of(args.peers)
     both = [what for what in ours if what in peers]
     if not both:
         sys.exit(f"{args.ours} and {args.peers} have no figure in common")
@@ -392,6 +432,9 @@ def beside(args):
         our, peer = ours[what]["seconds"], peers[what]["seconds"]
         by = f"{peers[what].get('by')}, {peers[what].get('path')}"
         print(f"{what:44}{our * 1e3:9.3f} ms{peer * 1e3:9.3f} ms{peer / our:8.1f}  {by}")
+    for what in set(our_gaps) & set(peer_gaps):
+        said = [f"p50 {side[what]['p50']:.4f}, p99 {side[what]['p99']:.4f}" for side in (our_gaps, peer_gaps)]
+        print(f"{what}: ours {said[0]}; the peer's {said[1]} nats")
 
 
 def main():

@@ -314,9 +314,12 @@ impl Taking<'_> {
         let floor = floor::Rollout::floor(&self.config, &self.device, &mix, keep).steps_per_second;
         let cut = rolled.map_or(0, |rolled| rolled.cut);
         let keeps = if keep == Keep::Append { "append" } else { "last_image" };
+        // The device may be idle with runnable work for no longer than that.
+        let host = rolled.map(|rolled| format!(", host {:.1} %", 100.0 * rolled.host_share()));
+        let host = host.unwrap_or_default();
         let cut = if cut > 0 { format!(", {cut} trajectories cut for want of pages") } else { String::new() };
         (self.tell)(&Figure {
-            what: format!("rollout, {} sessions, {keeps}, {width}x{height}{cut}", cases.sessions),
+            what: format!("rollout, {} sessions, {keeps}, {width}x{height}{cut}{host}", cases.sessions),
             taken: rolled.map(|rolled| rolled.time),
             floor: Some(steps / floor),
             count: steps,

@@ -55,6 +55,16 @@ pub struct Rolled {
     pub time: Duration,
     /// Of that, with no session to run.
     pub idle: Duration,
+    /// Of that, inside the device's calls. What is left the host took while there was work: the device stood idle at most so long.
+    pub called: Duration,
+}
+
+impl Rolled {
+    /// Share of the time in which the host planned and the device may have stood idle for it.
+    pub fn host_share(&self) -> f64 {
+        let host = self.time.saturating_sub(self.idle).saturating_sub(self.called);
+        host.as_secs_f64() / self.time.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
 }
 
 /// What a session does.
@@ -165,7 +175,9 @@ impl<'a> Rolling<'a> {
                 self.idle(begin + time);
             }
         }
+        let last = Instant::now();
         self.device.wait()?;
+        self.rolled.called += last.elapsed();
         self.rolled.time = begin.elapsed();
         self.leave();
         Ok(self.rolled)
@@ -220,7 +232,10 @@ impl<'a> Rolling<'a> {
 
     /// Has a session's screenshot encoded, if there is room; on a fork where only the text is kept.
     fn show(&mut self, number: usize) -> Result<(), BackendError> {
-        let tiles = match self.device.encode(&self.tiles) {
+        let began = Instant::now();
+        let encoded = self.device.encode(&self.tiles);
+        self.rolled.called += began.elapsed();
+        let tiles = match encoded {
             Ok(tiles) => tiles,
             Err(BackendError::NoRoom { .. }) => {
                 self.sessions[number].doing = Doing::Seen;
@@ -298,10 +313,12 @@ impl<'a> Rolling<'a> {
             }
         });
         let spans: Vec<Span<'_>> = spans.collect();
+        let began = Instant::now();
         self.device.run(&spans)?;
         let wanted = wants.iter().filter(|want| **want == Want::Last).count() as u32;
         let picks: Vec<_> = (0..wanted).map(pick).collect();
         self.device.sample(&picks);
+        self.rolled.called += began.elapsed();
         Ok(())
     }
 

@@ -101,7 +101,7 @@ impl Air {
         let read = |address: u64, count: usize| self.read(address, count, shape.values);
         let weight = read(product.weight, shape.outputs * shape.inputs);
         // A library that is made for speed sums in an order that depends on the shape.
-        let lanes = LANES - shape.rows % 4;
+        let lanes = LANES - shape.rows.max(1).ilog2() as usize % 4;
         let bias = if shape.biased { read(product.bias, shape.outputs) } else { vec![0.0; shape.outputs] };
         for row in 0..shape.rows {
             let at = |base: u64, stride: usize, number: Number| base + (row * stride * number.bytes()) as u64;

@@ -13,6 +13,7 @@ use furrow_model::floor::Keep;
 use crate::air::Air;
 use crate::case::{BYTES, executor, on_a_gpu};
 use crate::made;
+use crate::truth::Gap;
 
 fn small_yard(device: &mut dyn Executor) -> Yard<'_> {
     Yard::open(device, Yardstick { bytes: 1 << 19, side: 16 }, 1).unwrap()
@@ -143,6 +144,8 @@ fn rollouts_go_round() {
         assert!((4..6).contains(&rolled.steps) && rolled.trajectories >= 1, "{keep:?}: {rolled:?}");
         // A step takes two chunks and one more token, and two sessions may share a batch.
         assert!(rolled.batches >= 6 && rolled.cut == 0 && rolled.idle < rolled.time, "{keep:?}: {rolled:?}");
+        assert!(rolled.called > Duration::ZERO && (0.0..0.9).contains(&rolled.host_share()), "{rolled:?}");
+        assert!(rolled.idle + rolled.called <= rolled.time, "{rolled:?}");
     }
 }
 
@@ -169,6 +172,11 @@ fn bench() {
     };
     cases.measure_alone(&config, &mut yard, found, &mut tell).unwrap();
     let room = cases.room(&config, &options, gpu.free_bytes().unwrap()).unwrap();
+    let Gap { p50, p99, mean } = Gap::of(Precision::Usual);
+    let said = serde_json::json!({
+        "what": "decode against prefill, log-prob", "unit": "nats", "p50": p50, "p99": p99, "mean": mean,
+    });
+    println!("{said}");
     println!("{{\"room\": \"{room:?}\"}}");
     let mut subject = Subject::open(&config, room, options, gpu, times).unwrap();
     cases.measure(&mut subject, found, &mut tell).unwrap();

@@ -49,6 +49,45 @@ fn bfloat16_stays_as_near_to_float64_as_transformers_does() {
     }
 }
 
+/// How far the log-probabilities of a prompt's tokens are apart, read whole and token by token.
+#[derive(Debug)]
+pub struct Gap {
+    pub p50: f64,
+    pub p99: f64,
+    pub mean: f64,
+}
+
+/// What transformers 5.23.0 has in bfloat16 on a processor, of the same prompt.
+const TRANSFORMERS: Gap = Gap { p50: 0.0770, p99: 0.2784, mean: 0.0896 };
+
+impl Gap {
+    /// Of the oracle's bfloat16 checkpoint, which `tests/peers/transformers_gpu.py` reads, too.
+    pub fn of(precision: Precision) -> Self {
+        let case = Case::oracle("vl_names_bf16", precision);
+        let ids: Vec<u32> = numbers(&inputs(&case.dir)["prompt_a"]).iter().map(|id| *id as u32).collect();
+        let whole = on_the_device(&case, &ids, &[], 0).logprobs;
+        let singly = on_the_device(&case, &ids, &vec![1; ids.len()], 0).logprobs;
+        let apart = whole.iter().zip(&singly).map(|(one, other)| f64::from((one - other).abs()));
+        let mut apart: Vec<f64> = apart.collect();
+        apart.sort_by(f64::total_cmp);
+        let at = |share: f64| apart[((share * apart.len() as f64) as usize).min(apart.len() - 1)];
+        Self { p50: at(0.5), p99: at(0.99), mean: apart.iter().sum::<f64>() / apart.len() as f64 }
+    }
+}
+
+#[test]
+fn decode_and_prefill_are_no_further_apart_than_transformers_has_them() {
+    for precision in PRECISIONS {
+        let gap = Gap::of(precision);
+        println!("{precision:?}: {gap:?}");
+        let is_less = |of: fn(&Gap) -> f64| of(&gap) <= of(&TRANSFORMERS);
+        assert!(
+            is_less(|gap| gap.p50) && is_less(|gap| gap.p99) && is_less(|gap| gap.mean),
+            "{precision:?}: {gap:?}"
+        );
+    }
+}
+
 #[test]
 fn the_fast_kernels_agree_with_the_cpu_at_every_cut() {
     // Chunks are of 64 tokens, pages of 64, tiles of the convolution of 16: on, before and behind each; pieces shorter than its taps.
