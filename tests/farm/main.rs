@@ -8,6 +8,7 @@ mod farm;
 mod kills;
 mod planted;
 mod recompute;
+mod replay;
 mod sites;
 mod suites;
 mod web;

@@ -111,6 +111,11 @@ impl Egress {
         InFlight(self.filter.in_flight.subscribe())
     }
 
+    /// Counts requests in flight that are answered elsewhere: from an archive, or in a recorder's hands.
+    pub(crate) fn counter(&self) -> Counter {
+        Counter(self.filter.clone())
+    }
+
     /// What was refused so far.
     pub fn blocked(&self) -> Blocked {
         self.filter.blocked().clone()
@@ -226,9 +231,20 @@ impl InFlight {
     }
 }
 
+/// Makes requests count that the filter does not see.
+#[derive(Debug, Clone)]
+pub(crate) struct Counter(Arc<Filter>);
+
+impl Counter {
+    /// One that is in flight until it is dropped.
+    pub fn ask(&self) -> Asked {
+        Asked::new(&self.0)
+    }
+}
+
 /// A request in flight, until it is dropped.
 #[derive(Debug)]
-struct Asked(Arc<Filter>);
+pub(crate) struct Asked(Arc<Filter>);
 
 impl Asked {
     fn new(filter: &Arc<Filter>) -> Self {

@@ -29,6 +29,7 @@ use tokio_util::task::TaskTracker;
 
 use super::pool::Running;
 use crate::archive::{About, Answer, Archive, ArchiveError, Archives, Asked, Exchange, Recorder};
+use crate::egress::Counter;
 use crate::stage::StageError;
 
 /// Requests handled at once. Each may hold a response in memory: 16 of the largest are what a browser may take by itself.
@@ -58,6 +59,8 @@ pub(super) struct Network {
 
 struct Shared {
     running: Arc<Running>,
+    /// A page is not quiet while a request of it is in our hands.
+    flight: Counter,
     deadline: Duration,
     mode: Mode,
     unrecorded: Mutex<Vec<String>>,
@@ -74,6 +77,7 @@ impl Network {
     pub async fn begin(
         archives: &Archives,
         running: Arc<Running>,
+        flight: Counter,
         of: &Ancestry,
         task: &Task,
         deadline: Duration,
@@ -109,6 +113,7 @@ impl Network {
         let network = Self {
             shared: Arc::new(Shared {
                 running,
+                flight,
                 deadline,
                 mode,
                 unrecorded: Mutex::default(),
@@ -174,12 +179,13 @@ async fn watch(
     work: &TaskTracker,
 ) {
     while let Some(event) = paused.next().await {
+        let asked = shared.flight.ask();
         // Nobody closes the semaphore.
         let Ok(place) = shared.places.clone().acquire_owned().await else { return };
         let (shared, stop) = (shared.clone(), stop.clone());
         work.spawn(async move {
             stop.run_until_cancelled(shared.handle(&event)).await;
-            drop(place);
+            drop((asked, place));
         });
     }
 }

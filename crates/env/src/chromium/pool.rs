@@ -230,7 +230,8 @@ impl Pool {
     ) -> Result<Option<Network>, StageError> {
         let Some(archives) = &self.archives else { return Ok(None) };
         let deadline = self.config.deadlines.navigation;
-        Network::begin(archives, blank.running.process(), of, task, deadline).await.map(Some)
+        let (running, flight) = (blank.running.process(), blank.egress.counter());
+        Network::begin(archives, running, flight, of, task, deadline).await.map(Some)
     }
 
     /// Has as many contexts ready as the job asks for, all for pages of this size. No browser is started for them.
