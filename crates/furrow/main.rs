@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    bench, check, checkpoint, doctor, model, plan, records, report, roles, run, score, tasks,
+    bench, check, checkpoint, doctor, model, plan, publish, records, report, roles, run, score, tasks,
 };
 
 /// Collects rollouts of computer-use agents in real browsers and writes them to Parquet.
@@ -38,6 +38,8 @@ enum Command {
     Env(roles::WorkerArgs),
     /// Start a policy worker alone
     Policy(roles::PolicyArgs),
+    /// Make weights the next policy version of a running job, and wait until its policy workers run it
+    Publish(publish::PublishArgs),
     /// Look at the tasks of a job
     #[command(subcommand)]
     Tasks(tasks::TasksCommand),
@@ -99,6 +101,7 @@ fn main() -> ExitCode {
         Command::Coordinator(args) => roles::coordinator(&args),
         Command::Env(args) => roles::env(&args),
         Command::Policy(args) => roles::policy(&args),
+        Command::Publish(args) => publish::run(&args),
         Command::Tasks(command) => tasks::run(&command),
         Command::Records(command) => records::run(&command),
         Command::Replay(args) => commands::replay::run(&args),

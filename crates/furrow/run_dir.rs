@@ -30,7 +30,29 @@ const CONTENTS: &[&str] = &[
     "archive",
     "logs",
     "metrics.jsonl",
+    ADDRESS,
 ];
+
+/// Where the coordinator of the run listens, for programs beside it.
+const ADDRESS: &str = "coordinator.address";
+
+/// Writes down where the coordinator listens.
+pub fn write_address(dir: &Path, address: &str) -> Result<(), Failure> {
+    Ok(write_whole(&dir.join(ADDRESS), address)?)
+}
+
+/// Where the coordinator of a run listens, or listened when it was last started.
+pub fn address(dir: &Path) -> Result<String, Failure> {
+    let path = dir.join(ADDRESS);
+    let text = fs::read_to_string(&path).map_err(|why| {
+        let told = format!(
+            "--run: {} cannot be read ({why}); name the directory of a run that was started",
+            path.display()
+        );
+        Failure::Input(vec![told])
+    })?;
+    Ok(text.trim().chars().take(512).collect())
+}
 
 /// Makes the directory ready for a run and writes the resolved job into it.
 pub fn prepare(dir: &Path, begin: Begin, resolved_job: &str) -> Result<(), Failure> {

@@ -12,3 +12,4 @@ mod replay;
 mod sites;
 mod suites;
 mod web;
+mod weights;

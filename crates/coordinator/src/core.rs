@@ -10,6 +10,7 @@ mod lending;
 mod notice;
 mod restore;
 mod stopping;
+mod weights;
 mod workers;
 
 #[cfg(test)]
@@ -28,11 +29,13 @@ use crate::assign::{Pacing, PolicyOffer, Rooms};
 use crate::groups::Group;
 use crate::lease::Leases;
 use crate::ledger::{Draw, Ended, Mutation, Start, Verdict};
+use crate::versions::Versions;
 
 pub use answer::{Answer, Grant, Progress, Refused};
 pub use notice::Notice;
 pub use restore::Spooled;
 pub use stopping::Over;
+pub use weights::{Follower, Publication, Run as WeightsRun, WeightsStanding};
 
 /// Everything that can wake the coordinator. To learn what it reacts to, read this.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,6 +57,8 @@ pub enum Event {
         worker: Id<PolicyWorker>,
         /// What it has to give.
         offer: PolicyOffer,
+        /// What it says of its weights.
+        run: WeightsRun,
     },
     /// A worker says that it is there.
     Heartbeat {
@@ -61,8 +66,22 @@ pub enum Event {
         call: Call,
         /// Its id.
         worker: WorkerId,
-        /// Version of a policy worker's weights.
-        policy_version: Option<i32>,
+        /// What a policy worker says of its weights.
+        run: WeightsRun,
+    },
+    /// Somebody publishes weights.
+    Publish {
+        /// Answered with [`Answer::VersionProposed`].
+        call: Call,
+        /// Which.
+        publication: Publication,
+    },
+    /// Somebody asks how far a version is.
+    Weights {
+        /// Answered with [`Answer::Weights`].
+        call: Call,
+        /// Which; 0: the newest.
+        version: i32,
     },
     /// A worker says goodbye; what it holds is handed back.
     Leave {
@@ -355,6 +374,14 @@ pub struct Core {
     policy_workers: BTreeMap<Id<PolicyWorker>, Seat<PolicyOffer>>,
     /// Newest version any policy worker has had.
     newest_version: Option<i32>,
+    /// Published weights.
+    versions: Versions,
+    /// Policy workers that were started since a version was taken, and the version they must reach before anything is lent to them.
+    behind: BTreeMap<Id<PolicyWorker>, i32>,
+    /// The last version each policy worker could not run, and why.
+    refusals: BTreeMap<Id<PolicyWorker>, (i32, String)>,
+    /// Policy workers whose weights are not those of their version, and how that shows.
+    strangers: BTreeMap<Id<PolicyWorker>, String>,
     /// Until then a policy worker that is not there is believed to come back: it has not heard yet that the coordinator restarted.
     settled_millis: u64,
     waiting: VecDeque<Waiting>,
@@ -469,9 +496,17 @@ impl Core {
             Event::RegisterEnv { call, worker, sessions_max } => {
                 self.register_env(call, &worker, sessions_max, turn);
             }
-            Event::RegisterPolicy { call, worker, offer } => self.register_policy(call, &worker, offer, turn),
-            Event::Heartbeat { call, worker, policy_version } => {
-                self.heartbeat(call, &worker, policy_version, turn);
+            Event::RegisterPolicy { call, worker, offer, run } => {
+                self.register_policy(call, &worker, offer, &run, turn);
+            }
+            Event::Heartbeat { call, worker, run } => self.heartbeat(call, &worker, &run, turn),
+            Event::Publish { call, publication } => self.publish_weights(call, publication, turn),
+            Event::Weights { call, version } => {
+                let answer = match self.standing_of(version) {
+                    Some(standing) => Answer::Weights(Box::new(standing)),
+                    None => Answer::Refused(Refused::NoVersion { version }),
+                };
+                turn.reply_when_durable(call, answer);
             }
             Event::Leave { call, worker } => self.leave(call, &worker, turn),
             Event::Lease { call, worker, slots, wait_millis } => {
@@ -518,7 +553,8 @@ impl Core {
 
     /// Policy workers and how full they are.
     fn rooms(&self) -> Rooms<'_> {
-        let workers = self.policy_workers.iter().map(|(id, seat)| (id, &seat.offer));
+        let ready = self.policy_workers.iter().filter(|(id, _)| self.may_serve(id));
+        let workers = ready.map(|(id, seat)| (id, &seat.offer));
         Rooms::new(workers, self.leases.iter().map(|lease| &lease.policy.worker))
     }
 

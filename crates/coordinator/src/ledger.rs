@@ -21,6 +21,8 @@ use furrow_rollout::{
     End, EnvWorker, Fault, Group, Hashes, Id, PolicyKind, PolicyWorker, Run, Score, Shard, Split, Trajectory,
 };
 
+use crate::versions::{VersionRow, Versions};
+
 pub use memory::MemoryLedger;
 pub use sqlite::SqliteLedger;
 pub use thread::{LEDGER_FAIL_POINTS, LedgerHandle, LedgerLimits};
@@ -101,6 +103,22 @@ pub enum Mutation {
         shard_id: Id<Shard>,
         /// Version of the manifest commit.
         manifest_version: u64,
+    },
+    /// Weights are published as a new version.
+    VersionProposed(VersionRow),
+    /// A policy worker runs a version.
+    VersionTaken {
+        /// Which.
+        version: i32,
+        /// What its weights hash to.
+        weights_sha256: String,
+    },
+    /// No policy worker can run a version.
+    VersionRefused {
+        /// Which.
+        version: i32,
+        /// Why.
+        reason: String,
     },
     /// An opened shard will never be written; its rows wait for another.
     ShardAbandoned {
@@ -233,6 +251,8 @@ pub struct Snapshot {
     pub trajectories: Vec<TrajectoryRow>,
     /// Shards that are opened or written.
     pub shards: Vec<ShardRow>,
+    /// All published versions of the weights.
+    pub versions: Versions,
     /// Sums over the whole run.
     pub totals: Totals,
 }
@@ -429,12 +449,28 @@ impl Mutation {
             Mutation::ShardWritten { .. } => "shard_write",
             Mutation::ShardPublished { .. } => "shard_publish",
             Mutation::ShardAbandoned { .. } => "shard_abandon",
+            Mutation::VersionProposed(_) => "version_propose",
+            Mutation::VersionTaken { .. } => "version_take",
+            Mutation::VersionRefused { .. } => "version_refuse",
         }
     }
 
-    /// The id it is about.
-    pub fn subject(&self) -> &str {
+    /// What it is about.
+    pub fn subject(&self) -> String {
+        self.id().map_or_else(|| self.version().to_string(), str::to_owned)
+    }
+
+    /// The version it is about; 0 where it is about something else.
+    fn version(&self) -> i32 {
         match self {
+            Mutation::VersionProposed(row) => row.version,
+            Mutation::VersionTaken { version, .. } | Mutation::VersionRefused { version, .. } => *version,
+            _ => 0,
+        }
+    }
+
+    fn id(&self) -> Option<&str> {
+        Some(match self {
             Mutation::RunOpened(opening) => opening.run_id.as_str(),
             Mutation::GroupDrawn { draw, .. } => draw.group_id.as_str(),
             Mutation::Assigned(start) => start.trajectory_id.as_str(),
@@ -446,7 +482,10 @@ impl Mutation {
             Mutation::ShardWritten { shard_id, .. }
             | Mutation::ShardPublished { shard_id, .. }
             | Mutation::ShardAbandoned { shard_id } => shard_id.as_str(),
-        }
+            Mutation::VersionProposed(_)
+            | Mutation::VersionTaken { .. }
+            | Mutation::VersionRefused { .. } => return None,
+        })
     }
 
     /// What is wrong with it whatever the state is; both implementations ask first.

@@ -26,6 +26,7 @@ mod shell;
 #[cfg(test)]
 mod small_disk;
 pub mod spool;
+pub mod versions;
 
 pub use assign::{Pacing, PolicyOffer};
 pub use config::{LimitsConfig, LimitsFile};

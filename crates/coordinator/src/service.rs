@@ -11,19 +11,29 @@ use furrow_wire::{MESSAGE_BYTES_MAX, WireError, v1, within};
 use tonic::{Request, Response, Status};
 
 use crate::assign::PolicyOffer;
-use crate::core::{Answer, Call, Event, Grant, Progress, Refused, Reported, WorkerId};
+use crate::core::{
+    Answer, Call, Event, Follower, Grant, Progress, Publication, Refused, Reported, WeightsRun,
+    WeightsStanding, WorkerId,
+};
 use crate::crash;
 use crate::groups::span;
 use crate::open::CoordinatorError;
 use crate::plan::JobPlan;
 use crate::shell::{Desk, Failure};
 use crate::spool::{Appended, Spool, SpoolError};
+use crate::versions::{Source, VersionState};
 
 /// Assignments a worker speaks of in one call: ten times the sessions of the largest.
 const HELD_MAX: usize = 10_000;
 
 /// A worker that says it can hold more has a bug.
 const SESSIONS_MAX: u32 = 100_000;
+
+/// Characters of why a policy worker cannot run a version.
+const REASON_CHARS_MAX: usize = 2000;
+
+/// Letters of a publication's name.
+const PUBLICATION_ID_MAX: usize = 128;
 
 /// A registration is a few hundred bytes.
 const REGISTRATION_BYTES_MAX: usize = 64 << 10;
@@ -157,8 +167,9 @@ impl Service {
             WorkerRefused { kind, worker: &worker, reason: status.message() }.emit();
         })?;
         match self.ask(|call| registration.event(call)).await? {
-            Answer::Registered { run_id, epoch, heartbeat_millis } => {
-                Ok(v1::RegisterResponse { run_id: run_id.to_string(), epoch, heartbeat_millis })
+            Answer::Registered { run_id, epoch, heartbeat_millis, weights } => {
+                let weights = weights.as_ref().map(furrow_wire::weights_order_into);
+                Ok(v1::RegisterResponse { run_id: run_id.to_string(), epoch, heartbeat_millis, weights })
             }
             _ => Err(unexpected()),
         }
@@ -223,6 +234,31 @@ impl CoordinatorService for Service {
         }
     }
 
+    async fn publish(
+        &self,
+        request: Request<v1::PublishRequest>,
+    ) -> Result<Response<v1::PublishResponse>, Status> {
+        let publication = publication(request.into_inner())?;
+        match within(self.deadline, self.ask(|call| Event::Publish { call, publication })).await? {
+            Answer::VersionProposed { version, repeated } => {
+                crash::point("coordinator.before_ack_publish");
+                Ok(Response::new(v1::PublishResponse { version, repeated }))
+            }
+            _ => Err(unexpected()),
+        }
+    }
+
+    async fn weights(
+        &self,
+        request: Request<v1::WeightsRequest>,
+    ) -> Result<Response<v1::WeightsResponse>, Status> {
+        let version = request.into_inner().version;
+        match within(self.deadline, self.ask(|call| Event::Weights { call, version })).await? {
+            Answer::Weights(standing) => Ok(Response::new(standing_into(*standing))),
+            _ => Err(unexpected()),
+        }
+    }
+
     async fn drain(
         &self,
         _request: Request<v1::DrainRequest>,
@@ -247,10 +283,13 @@ impl RegistrationService for Service {
     ) -> Result<Response<v1::HeartbeatResponse>, Status> {
         let message = request.into_inner();
         let worker = worker_id(&message.worker_id)?;
-        let policy_version = message.policy_version;
-        let asked = |call| Event::Heartbeat { call, worker, policy_version };
+        let run = weights_run(&message)?;
+        let asked = |call| Event::Heartbeat { call, worker, run };
         match within(self.deadline, self.ask(asked)).await? {
-            Answer::Heard { known, run_over } => Ok(Response::new(v1::HeartbeatResponse { known, run_over })),
+            Answer::Heard { known, run_over, weights } => {
+                let weights = weights.as_ref().map(furrow_wire::weights_order_into);
+                Ok(Response::new(v1::HeartbeatResponse { known, run_over, weights }))
+            }
             _ => Err(unexpected()),
         }
     }
@@ -272,7 +311,11 @@ impl Registration {
     fn event(self, call: Call) -> Event {
         match self {
             Registration::Env { worker, sessions_max } => Event::RegisterEnv { call, worker, sessions_max },
-            Registration::Policy { worker, offer } => Event::RegisterPolicy { call, worker, offer },
+            Registration::Policy { worker, offer } => {
+                let (version, weights_sha256) = (offer.version, offer.hashes.weights.clone());
+                let run = WeightsRun { version, weights_sha256, refused: None };
+                Event::RegisterPolicy { call, worker, offer, run }
+            }
         }
     }
 }
@@ -289,6 +332,66 @@ fn registration(message: v1::RegisterRequest) -> Result<Registration, Status> {
             Ok(Registration::Policy { worker: id(&message.worker_id, "worker_id")?, offer: offer(policy)? })
         }
         None => Err(Status::invalid_argument("role is missing; a worker is an env or a policy worker")),
+    }
+}
+
+/// What a policy worker's heartbeat says of its weights.
+fn weights_run(message: &v1::HeartbeatRequest) -> Result<WeightsRun, Status> {
+    let refused = message.refused.as_ref();
+    Ok(WeightsRun {
+        version: message.policy_version,
+        weights_sha256: hash(message.weights_sha256.clone(), "weights_sha256")?,
+        refused: refused
+            .map(|refused| (refused.version, refused.reason.chars().take(REASON_CHARS_MAX).collect())),
+    })
+}
+
+/// A checked publication.
+fn publication(message: v1::PublishRequest) -> Result<Publication, Status> {
+    let v1::PublishRequest { publication_id, weights } = message;
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    if !(1..=PUBLICATION_ID_MAX).contains(&publication_id.len()) || !publication_id.bytes().all(is_name) {
+        let told: String = publication_id.chars().take(60).collect();
+        return Err(Status::invalid_argument(format!(
+            "publication_id is {told:?}; use 1 to {PUBLICATION_ID_MAX} letters, digits, dots, dashes and underscores"
+        )));
+    }
+    match weights {
+        Some(v1::publish_request::Weights::Directory(directory)) => {
+            let v1::Directory { link, base_version, weights_sha256 } = directory;
+            let missing = || Status::invalid_argument("directory.link is missing");
+            let link = furrow_wire::weights_link_from(link.ok_or_else(missing)?)?;
+            let weights_sha256 = weights_sha256.map(furrow_wire::sha256_from).transpose()?;
+            Ok(Publication::of_directory(publication_id, link, base_version, weights_sha256))
+        }
+        Some(v1::publish_request::Weights::RollbackTo(to)) => {
+            Ok(Publication { publication_id, source: Source::Rollback { to }, weights_sha256: None })
+        }
+        None => Err(Status::invalid_argument("weights are missing: name a directory or an earlier version")),
+    }
+}
+
+fn standing_into(standing: WeightsStanding) -> v1::WeightsResponse {
+    let WeightsStanding { current, version, state, weights_sha256, workers, needed } = standing;
+    let word = state.as_str().to_owned();
+    let reason = match state {
+        VersionState::Refused { reason } => reason,
+        _ => String::new(),
+    };
+    let workers = workers.into_iter().map(|Follower { worker, version, lags }| v1::WeightsWorker {
+        worker_id: worker.to_string(),
+        version,
+        moved: lags.is_none(),
+        lags: lags.unwrap_or_default(),
+    });
+    v1::WeightsResponse {
+        current,
+        version,
+        state: word,
+        reason,
+        workers: workers.collect(),
+        needed,
+        weights_sha256,
     }
 }
 
@@ -416,6 +519,8 @@ impl From<Refused> for Status {
             Refused::UnknownWorker { .. } => Status::aborted(told),
             Refused::Stale { .. } => Status::failed_precondition(told),
             Refused::OtherEnding { .. } => Status::already_exists(told),
+            Refused::Publication { .. } => Status::invalid_argument(told),
+            Refused::NoVersion { .. } => Status::not_found(told),
         }
     }
 }

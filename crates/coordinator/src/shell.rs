@@ -38,6 +38,7 @@ pub const SERVICE_FAIL_POINTS: &[&str] = &[
     "coordinator.after_score",
     "coordinator.before_publish",
     "coordinator.before_close_group",
+    "coordinator.before_ack_publish",
 ];
 
 /// Where events are handed in. Clones hand in at the same place.

@@ -164,7 +164,7 @@ async fn workers_shake_hands_or_are_told_why_not() {
     let known = farm.registration.register(policy("policy")).await.unwrap().into_inner();
     assert_eq!((known.run_id.as_str(), known.epoch, known.heartbeat_millis), ("loopback", 1, 3_000));
     for (worker_id, want) in [("policy", true), ("stranger", false)] {
-        let request = v1::HeartbeatRequest { worker_id: worker_id.into(), sessions: 0, policy_version: None };
+        let request = v1::HeartbeatRequest { worker_id: worker_id.into(), ..v1::HeartbeatRequest::default() };
         let heard = farm.registration.heartbeat(request).await.unwrap().into_inner();
         assert_eq!((heard.known, heard.run_over), (want, false), "{worker_id}");
     }

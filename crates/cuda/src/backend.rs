@@ -7,7 +7,7 @@
 use std::fmt;
 
 use furrow_model::backend::{
-    Backend, BackendError, Door, Feature, PAGE_TOKENS, Page, Parked, Room, Slot, Span,
+    Backend, BackendError, Door, Feature, Incoming, PAGE_TOKENS, Page, Parked, Room, Slot, Span, WeightsError,
 };
 use furrow_model::checkpoint::{Checkpoint, CheckpointError};
 use furrow_model::config::Config;
@@ -770,6 +770,32 @@ impl<P: Fast> Backend for Cuda<P> {
         self.upload(&parked.state, self.memory.states.slot(slot));
         for (page, bytes) in pages.iter().zip(parked.pages.chunks_exact(of_page.max(1))) {
             self.upload(bytes, self.memory.states.page(*page));
+        }
+    }
+
+    fn stage(&mut self, weights: Incoming) -> Result<(), WeightsError> {
+        let other = |_| WeightsError::Refused("a GPU takes weights as an opened checkpoint".into());
+        let checkpoint = weights.downcast::<Checkpoint>().map_err(other)?;
+        self.stage_weights(*checkpoint).map_err(WeightsError::from)
+    }
+
+    fn bring(&mut self, bytes: u64) -> Result<bool, WeightsError> {
+        Ok(self.stage_more(bytes)?)
+    }
+
+    /// The old ones are written over.
+    fn swap(&mut self) -> Result<Option<Incoming>, WeightsError> {
+        self.swap_weights()?;
+        Ok(None)
+    }
+}
+
+impl From<SwapError> for WeightsError {
+    fn from(error: SwapError) -> Self {
+        match error {
+            SwapError::NotStaged => Self::NotStaged,
+            SwapError::Load(LoadError::Executor(why)) => Self::Device(why.to_string()),
+            other => Self::Refused(other.to_string()),
         }
     }
 }

@@ -100,7 +100,8 @@ impl CoordinatorLink {
 
     /// One sign of life.
     pub async fn heartbeat(&self, sessions: u32) -> Result<Heartbeat, Status> {
-        let request = HeartbeatRequest { worker_id: self.worker.to_string(), sessions, policy_version: None };
+        let request =
+            HeartbeatRequest { worker_id: self.worker.to_string(), sessions, ..HeartbeatRequest::default() };
         let answer = self.once(self.registration().heartbeat(request)).await?;
         Ok(Heartbeat { known: answer.known, run_over: answer.run_over })
     }

@@ -6,6 +6,7 @@ pub mod checkpoint;
 pub mod doctor;
 pub mod model;
 pub mod plan;
+pub mod publish;
 pub mod records;
 pub mod replay;
 pub mod report;

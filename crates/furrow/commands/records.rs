@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use furrow_records::{Breach, Report, RewardLine, Summary, inspect, verify};
+use furrow_records::{Breach, Report, RewardLine, Summary, inspect, kept, verify};
 
 use crate::{Failure, output};
 
@@ -12,6 +12,8 @@ use crate::{Failure, output};
 pub enum RecordsCommand {
     /// Print what was collected: rewards by task, ends, sizes, where the time went
     Inspect(DirArgs),
+    /// Say what a trainer would keep and leave out, by suite, difficulty and length, so that no bias hides
+    Kept(KeptArgs),
     /// Rebuild every prompt and hash and hold every row to the data set's promises
     Verify(DirArgs),
 }
@@ -26,10 +28,21 @@ pub struct DirArgs {
     json: bool,
 }
 
+/// Which data set, and what is too old.
+#[derive(Debug, Args)]
+pub struct KeptArgs {
+    #[command(flatten)]
+    of: DirArgs,
+    /// Versions a trajectory may be behind when it ends; else none is left out for that
+    #[arg(long, value_name = "VERSIONS")]
+    max_off_policy_versions: Option<i32>,
+}
+
 /// Runs the command.
 pub fn run(command: &RecordsCommand) -> Result<(), Failure> {
     match command {
         RecordsCommand::Inspect(args) => inspect_dir(args),
+        RecordsCommand::Kept(args) => kept_of(args),
         RecordsCommand::Verify(args) => verify_dir(args),
     }
 }
@@ -41,6 +54,33 @@ fn inspect_dir(args: &DirArgs) -> Result<(), Failure> {
     } else {
         print(&summary);
     }
+    Ok(())
+}
+
+fn kept_of(args: &KeptArgs) -> Result<(), Failure> {
+    let report = kept(&args.of.dir, args.max_off_policy_versions)?;
+    if args.of.json {
+        return Ok(output::json(&report)?);
+    }
+    let mean = |mean: Option<f64>| mean.map_or("–".to_owned(), |mean| format!("{mean:.3}"));
+    let rows = report.lines.iter().map(|line| {
+        let failed: u64 = line.failed.values().sum();
+        let share = (line.trajectories > 0).then(|| line.kept as f64 / line.trajectories as f64);
+        vec![
+            format!("{} {}", line.by, line.value),
+            line.trajectories.to_string(),
+            line.kept.to_string(),
+            output::percent(share),
+            failed.to_string(),
+            line.stale.to_string(),
+            line.zero_variance.to_string(),
+            mean(line.reward_mean_scored),
+            mean(line.reward_mean_kept),
+        ]
+    });
+    let header =
+        ["of", "attempts", "kept", "share", "failed", "stale", "no spread", "reward, scored", "reward, kept"];
+    output::table(&header, &rows.collect::<Vec<_>>());
     Ok(())
 }
 

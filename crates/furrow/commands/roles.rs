@@ -67,6 +67,7 @@ pub fn coordinator(args: &CoordinatorArgs) -> Result<(), Failure> {
             launch.check_same_job()?;
         }
         run_dir::prepare(&dir, begin, &launch.job.resolved)?;
+        run_dir::write_address(&dir, &listener.local_addr()?.to_string())?;
         launch::logs(&dir, Role::Coordinator, &telemetry)?;
         output::line(format!("coordinator of {} listens on {}", launch.job.run_name, listener.local_addr()?));
         let stop = launch::stop_on_signal()?;

@@ -92,6 +92,7 @@ async fn farm(
     let (coordinator, policy) =
         (TcpListener::bind("127.0.0.1:0").await?, TcpListener::bind("127.0.0.1:0").await?);
     let address = coordinator.local_addr()?.to_string();
+    run_dir::write_address(&launch.job.run_dir, &address)?;
     let metrics = launch::metrics(&launch.job.run_dir, Role::Run, &launch.job.telemetry, over.clone())?;
     let connect: Arc<dyn Connect> = Arc::new(Tcp::default());
     let (env_config, policy_config) = (launch.job.env.worker.clone(), launch.job.policy.clone());

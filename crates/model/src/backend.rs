@@ -5,6 +5,8 @@
 
 mod door;
 
+use std::any::Any;
+
 pub use self::door::Door;
 use crate::config::Config;
 use crate::sample::{Pick, Picked};
@@ -101,6 +103,26 @@ pub struct Parked {
     pub pages: Vec<u8>,
 }
 
+/// Weights on their way into a backend: [`crate::cpu::Ready`] for the `cpu` backend, [`crate::checkpoint::Checkpoint`] for a GPU.
+pub type Incoming = Box<dyn Any + Send>;
+
+/// Why a backend did not take other weights. Those in use stay, unless the device failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WeightsError {
+    /// It has none that could be exchanged.
+    #[error("this backend cannot exchange its weights")]
+    Fixed,
+    /// There is nothing to take over.
+    #[error("no weights are staged, or not all of them")]
+    NotStaged,
+    /// They are another model's, of another backend's kind, or a value is not finite.
+    #[error("{0}")]
+    Refused(String),
+    /// The device failed; it cannot be used any more.
+    #[error("the device failed: {0}")]
+    Device(String),
+}
+
 /// Why a backend did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
@@ -171,4 +193,21 @@ pub trait Backend: Send {
 
     /// Brings a parked state back, into any slot and pages.
     fn restore(&mut self, parked: &Parked, slot: Slot, pages: &[Page]);
+
+    /// Takes on other weights of the same model, to be brought beside those in use. What was staged before is forgotten.
+    fn stage(&mut self, _weights: Incoming) -> Result<(), WeightsError> {
+        Err(WeightsError::Fixed)
+    }
+
+    /// Brings some more of the staged weights, at least so many bytes or all that is left; true when all are there. Between two batches: a
+    /// batch does not wait for them.
+    fn bring(&mut self, _bytes: u64) -> Result<bool, WeightsError> {
+        Err(WeightsError::NotStaged)
+    }
+
+    /// The staged weights take over; slots, pages and features keep what they hold. Gives the old ones back, to be staged again, where
+    /// the backend holds two sets at no cost.
+    fn swap(&mut self) -> Result<Option<Incoming>, WeightsError> {
+        Err(WeightsError::NotStaged)
+    }
 }

@@ -24,7 +24,9 @@ use self::forward::Pass;
 pub use self::probe::{Observer, Probe};
 pub use self::room::Bytes;
 use self::work::Work;
-use crate::backend::{Backend, BackendError, Door, Feature, Page, Parked, Room, Slot, Span};
+use crate::backend::{
+    Backend, BackendError, Door, Feature, Incoming, Page, Parked, Room, Slot, Span, WeightsError,
+};
 use crate::config::Config;
 use crate::kernels::{Compute, Conv, Team};
 use crate::layers::Crew;
@@ -35,8 +37,9 @@ use crate::weights::{Layer, Mixer, Weights};
 /// Runs a model on this machine's processors.
 pub struct Cpu {
     weights: Arc<Weights>,
-    /// The convolution of each Mamba-2 layer, as vectors want it.
-    convs: Vec<Conv>,
+    convs: Arc<[Conv]>,
+    /// To take over next.
+    staged: Option<Ready>,
     room: Room,
     team: Team,
     compute: Compute,
@@ -47,6 +50,14 @@ pub struct Cpu {
     tiles: Workspace,
     samplers: Vec<Sampler>,
     observer: Option<Observer>,
+}
+
+/// Weights, and what is made of them before the first product. Making it takes a copy of the convolutions: not between two batches.
+#[derive(Clone)]
+pub struct Ready {
+    weights: Arc<Weights>,
+    /// The convolution of each Mamba-2 layer, as vectors want it.
+    convs: Arc<[Conv]>,
 }
 
 /// Why a backend did not open.
@@ -114,6 +125,7 @@ impl Cpu {
             team: Team::new(threads),
             convs: convs(&weights),
             weights,
+            staged: None,
             room,
             compute,
             observer: None,
@@ -127,18 +139,43 @@ impl Cpu {
 
     /// Uses other weights of the same shapes from the next batch on; slots and pages keep what they hold. Gives the old ones back.
     pub fn replace_weights(&mut self, weights: Arc<Weights>) -> Result<Arc<Weights>, OpenError> {
-        let (old, new) = (&self.weights.config, &weights.config);
-        if old != new {
-            let difference = if old.text == new.text { "the vision encoder" } else { "the language model" };
-            return Err(OpenError::OtherModel { difference: difference.to_owned() });
+        Ok(self.exchange(Ready::new(weights))?.weights)
+    }
+
+    fn exchange(&mut self, ready: Ready) -> Result<Ready, OpenError> {
+        if let Some(difference) = difference(&self.weights, &ready.weights) {
+            return Err(OpenError::OtherModel { difference });
         }
-        self.convs = convs(&weights);
-        Ok(std::mem::replace(&mut self.weights, weights))
+        let weights = std::mem::replace(&mut self.weights, ready.weights);
+        Ok(Ready { weights, convs: std::mem::replace(&mut self.convs, ready.convs) })
     }
 
     /// Holds rows `[n, H]` as a feature, as if they were a tile's: whatever shall stand in place of embeddings.
     pub fn hold_rows(&mut self, rows: &[f32]) -> Result<Feature, BackendError> {
         self.features.hold(rows)
+    }
+}
+
+impl Ready {
+    /// Makes weights ready, on the caller's thread.
+    pub fn new(weights: impl Into<Arc<Weights>>) -> Self {
+        let weights = weights.into();
+        Self { convs: convs(&weights), weights }
+    }
+}
+
+/// The first thing that differs between the shapes of two sets of weights.
+fn difference(old: &Weights, new: &Weights) -> Option<String> {
+    let rows = |weights: &Weights| weights.text.embeddings.rows;
+    let prefix = |weights: &Weights| weights.vision.as_ref().map_or(0, |vision| vision.prefix.len());
+    if old.config.text != new.config.text {
+        Some("the language model".to_owned())
+    } else if old.config.vision != new.config.vision || prefix(old) != prefix(new) {
+        Some("the vision encoder".to_owned())
+    } else if rows(old) != rows(new) {
+        Some(format!("the embedding table has {} rows, that in use {}", rows(new), rows(old)))
+    } else {
+        None
     }
 }
 
@@ -155,7 +192,7 @@ fn check_room(config: &Config, room: &Room) -> Result<(), OpenError> {
     }
 }
 
-fn convs(weights: &Weights) -> Vec<Conv> {
+fn convs(weights: &Weights) -> Arc<[Conv]> {
     let kernel = weights.config.text.ssm.conv_kernel;
     let conv = |layer: &Layer| match &layer.mixer {
         Mixer::Ssm(ssm) => Some(Conv::new(&ssm.conv, &ssm.conv_bias, kernel)),
@@ -258,6 +295,27 @@ impl Backend for Cpu {
 
     fn restore(&mut self, parked: &Parked, slot: Slot, pages: &[Page]) {
         self.arena.restore(parked, slot, pages);
+    }
+
+    fn stage(&mut self, weights: Incoming) -> Result<(), WeightsError> {
+        let other = |_| WeightsError::Refused("the cpu backend takes weights loaded for it".into());
+        let ready = weights.downcast::<Ready>().map_err(other)?;
+        if let Some(difference) = difference(&self.weights, &ready.weights) {
+            return Err(WeightsError::Refused(OpenError::OtherModel { difference }.to_string()));
+        }
+        self.staged = Some(*ready);
+        Ok(())
+    }
+
+    /// They are in this machine's memory already.
+    fn bring(&mut self, _bytes: u64) -> Result<bool, WeightsError> {
+        if self.staged.is_some() { Ok(true) } else { Err(WeightsError::NotStaged) }
+    }
+
+    fn swap(&mut self) -> Result<Option<Incoming>, WeightsError> {
+        let ready = self.staged.take().ok_or(WeightsError::NotStaged)?;
+        let old = self.exchange(ready).map_err(|why| WeightsError::Refused(why.to_string()))?;
+        Ok(Some(Box::new(old)))
     }
 }
 

@@ -9,7 +9,7 @@ use furrow_rollout::{ContextPolicy, ExtraAction, Grammar, PolicyKind, Sampling, 
 use serde::{Deserialize, Serialize};
 
 use crate::grammar;
-pub use model::{BackendChoice, ConstrainFile, EngineFile, LayoutFile, ModelConfig};
+pub use model::{BackendChoice, ConstrainFile, EngineFile, LayoutFile, ModelConfig, WeightsFile};
 
 /// `[policy]` as written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -43,6 +43,8 @@ pub struct PolicyFile {
     pub constrain: ConstrainFile,
     /// How `model` lays out a prompt.
     pub template: LayoutFile,
+    /// How published weights take over.
+    pub weights: WeightsFile,
 }
 
 /// `[policy.grammar]` as written.
@@ -130,6 +132,7 @@ impl Default for PolicyFile {
             engine: EngineFile::default(),
             constrain: ConstrainFile::default(),
             template: LayoutFile::default(),
+            weights: WeightsFile::default(),
         }
     }
 }
@@ -186,7 +189,8 @@ impl PolicyFile {
         }
         let sampling = note_all(self.sampling.check(), &mut wrong);
         let context = note(context(&self.context.keep), &mut wrong);
-        let checked = || model::check(&self.checkpoint, &self.engine, &self.constrain, &self.template);
+        let checked =
+            || model::check(&self.checkpoint, &self.engine, &self.constrain, &self.template, &self.weights);
         let wants_model = choice == Some(PolicyChoice::Model);
         let model = if wants_model { note_all(checked(), &mut wrong) } else { None };
         let (Some(choice), Some(grammar), Some(sampling), Some(context)) =
@@ -343,11 +347,15 @@ mod tests {
                     kv_tokens: 1000,
                     ..EngineFile::default()
                 };
+                file.weights =
+                    WeightsFile { on_swap: "drop".into(), bring_bytes: 0, ..WeightsFile::default() };
             },
             &[
                 "policy.engine.state_slots",
                 "policy.engine.prefill_tokens",
                 "policy.engine.kv_tokens",
+                "policy.weights.on_swap",
+                "policy.weights.bring_bytes",
                 "policy.checkpoint",
                 "policy.engine.precision",
                 "policy.engine.backend",
@@ -356,5 +364,13 @@ mod tests {
             ],
         );
         check(|file| file.engine.state_slots = 0, &[]);
+        check(
+            |file| {
+                file.kind = "model".into();
+                file.engine.backend = "cuda".into();
+                file.weights.on_swap = "finish_on_old".into();
+            },
+            &["policy.weights.on_swap", "policy.checkpoint"],
+        );
     }
 }

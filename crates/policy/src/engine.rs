@@ -11,10 +11,11 @@
 mod admit;
 mod batch;
 mod step;
+mod weights;
 
 use std::collections::{HashMap, VecDeque};
 
-use furrow_model::backend::{Backend, Room};
+use furrow_model::backend::{Backend, Incoming, Room};
 use furrow_rollout::{FinishReason, PolicyVersion, StateOrigin};
 use furrow_telemetry::{DeviceTime, DeviceUse, TimeSource};
 use tokio::sync::{mpsc, oneshot};
@@ -30,6 +31,8 @@ use crate::snapshots::Snapshots;
 
 pub use step::{Ask, Reply};
 use step::{Session, State, Step};
+use weights::Shelf;
+pub use weights::{NewWeights, OnSwap, Swapped, Swaps};
 
 /// A session of one engine. Never given twice, so what is late finds nobody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -59,6 +62,8 @@ pub enum Event {
         /// The reply.
         done: oneshot::Sender<Result<Reply, Fault>>,
     },
+    /// Other weights shall take over between two batches.
+    Weights(Box<NewWeights>),
     /// A session is over. Its `life` says so too: this event only makes it happen now.
     Close(SessionId),
     /// Every session is over and the engine ends.
@@ -114,8 +119,10 @@ pub struct Settings {
     pub context_tokens_max: u32,
     /// Host memory for idle sessions.
     pub parked_bytes_max: u64,
-    /// Version of the weights.
+    /// Version of the weights it begins with.
     pub version: PolicyVersion,
+    /// How others take over.
+    pub swaps: Swaps,
 }
 
 /// Settings and a device that do not fit each other.
@@ -146,6 +153,7 @@ pub struct Engine {
     places: Places,
     snapshots: Snapshots,
     features: Features,
+    shelf: Shelf,
     lot: Lot,
     places_max: u32,
     sessions: HashMap<SessionId, Session>,
@@ -184,6 +192,7 @@ impl Engine {
             places: Places::new(room.slots, room.pages),
             snapshots: Snapshots::new(settings.snapshot_slots),
             features: Features::new(room.features),
+            shelf: Shelf::new(settings.version, settings.swaps.vision, None),
             places_max: places_max(settings, room.pages, &lot),
             lot,
             device,
@@ -194,6 +203,12 @@ impl Engine {
             broken: None,
             is_stopped: false,
         })
+    }
+
+    /// Gives weights that nobody needs any more to somebody else to take apart.
+    pub fn retiring_to(mut self, bin: mpsc::Sender<Incoming>) -> Self {
+        self.shelf = Shelf::new(self.settings.version, self.settings.swaps.vision, Some(bin));
+        self
     }
 
     /// Sessions that fit, whatever they come to hold.
@@ -218,7 +233,7 @@ impl Engine {
 
     /// Whether nothing is asked for.
     pub(crate) fn is_idle(&self) -> bool {
-        self.sessions.values().all(|session| session.step.is_none())
+        self.sessions.values().all(|session| session.step.is_none()) && !self.has_weights_to_take()
     }
 
     /// Changes the state; starts nothing.
@@ -231,6 +246,7 @@ impl Engine {
                 opened.send(answer).ok();
             }
             Event::Step { session, kept, ask, done } => self.begin(session, kept, ask.map(|ask| *ask), done),
+            Event::Weights(new) => self.expect_weights(*new),
             Event::Close(session) => self.close(session),
             Event::Stop => {
                 self.is_stopped = true;
@@ -239,11 +255,12 @@ impl Engine {
         }
     }
 
-    /// One iteration: make room, run a batch, answer.
+    /// One iteration: let new weights take over, make room, run a batch, answer.
     pub(crate) fn step(&mut self) {
         self.device.idle_because(DeviceUse::Host);
         self.sweep();
         self.clock += 1;
+        self.take_weights();
         self.admit();
         if self.broken.is_none() {
             self.run_batch();
@@ -280,7 +297,8 @@ impl Engine {
             return Err(Fault::Full { places: self.places_max });
         }
         let origin = rebuilt.then_some(StateOrigin::Rebuilt);
-        self.sessions.insert(id, Session::new(life, origin));
+        let pinned = self.pin();
+        self.sessions.insert(id, Session::new(life, origin, pinned));
         Ok(())
     }
 

@@ -1,15 +1,21 @@
 //! Tile features kept on the device, so that a tile that was seen before is not encoded again.
 //!
 //! Tiles are encoded independently of each other, so a cached feature is exactly the one that would be made. A key names the pixels after
-//! preprocessing; the cache belongs to one set of vision weights and is emptied when they change. What a batch reads is pinned while
+//! preprocessing and the vision encoder's weights: features of others are found by nobody and go first. What a batch reads is pinned while
 //! it runs and evictable afterwards: no session holds features between batches, so none can wait for another's.
 
 use std::collections::HashMap;
 
 use furrow_model::backend::Feature;
 
-/// Name of a tile's pixels after preprocessing (`Tile::hash`).
-pub type TileKey = [u8; 32];
+/// Name of a feature: what was encoded, and by which weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TileKey {
+    /// The tile's pixels after preprocessing (`Tile::hash`).
+    pub pixels: [u8; 32],
+    /// The vision encoder's weights.
+    pub vision: [u8; 32],
+}
 
 /// The cache.
 #[derive(Debug)]
@@ -91,7 +97,7 @@ mod tests {
     use super::*;
 
     fn key(name: u8) -> TileKey {
-        [name; 32]
+        TileKey { pixels: [name; 32], vision: [0; 32] }
     }
 
     /// Pins tiles and encodes what is missing, under feature numbers that are the names. Returns what was evicted.
@@ -99,7 +105,7 @@ mod tests {
         let keys: Vec<TileKey> = names.iter().copied().map(key).collect();
         let fetch = features.pin(&keys)?;
         for missing in &fetch.missing {
-            features.insert(*missing, Feature(missing[0].into()));
+            features.insert(*missing, Feature(missing.pixels[0].into()));
         }
         Some(fetch.evicted.iter().map(|feature| feature.0).collect())
     }

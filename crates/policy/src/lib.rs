@@ -35,10 +35,10 @@ mod worker;
 
 pub use config::{
     BackendChoice, ConstrainFile, ContextFile, EngineFile, GrammarFile, LayoutFile, ModelConfig,
-    PolicyChoice, PolicyConfig, PolicyFile, SamplingFile,
+    PolicyChoice, PolicyConfig, PolicyFile, SamplingFile, WeightsFile,
 };
 pub use model::{Arena, Model, ModelError};
-pub use policy::{Answer, Policy, PolicyError, Session, Turn};
+pub use policy::{Answer, Policy, PolicyError, Session, Taken, Turn};
 pub use random::Random;
 pub use scripted::Scripted;
 pub use worker::{Report, WorkerError, run};

@@ -1,6 +1,8 @@
 //! A device whose every microsecond is accounted for: what it did, or why it did nothing.
 
-use furrow_model::backend::{Backend, BackendError, Feature, Page, Parked, Room, Slot, Span};
+use furrow_model::backend::{
+    Backend, BackendError, Feature, Incoming, Page, Parked, Room, Slot, Span, WeightsError,
+};
 use furrow_model::config::Config;
 use furrow_model::floor::{Batch, Device, Prefill};
 use furrow_model::sample::{Pick, Picked};
@@ -111,5 +113,17 @@ impl Backend for Metered {
 
     fn restore(&mut self, parked: &Parked, slot: Slot, pages: &[Page]) {
         self.doing(DeviceUse::Copy, |device| device.restore(parked, slot, pages));
+    }
+
+    fn stage(&mut self, weights: Incoming) -> Result<(), WeightsError> {
+        self.doing(DeviceUse::Weights, |device| device.stage(weights))
+    }
+
+    fn bring(&mut self, bytes: u64) -> Result<bool, WeightsError> {
+        self.doing(DeviceUse::Weights, |device| device.bring(bytes))
+    }
+
+    fn swap(&mut self) -> Result<Option<Incoming>, WeightsError> {
+        self.doing(DeviceUse::Weights, |device| device.swap())
     }
 }

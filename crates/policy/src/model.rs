@@ -2,16 +2,18 @@
 
 mod open;
 mod session;
+mod weights;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use furrow_model::config::VisionConfig;
 use furrow_model::sample::Allowed;
 use furrow_model::template::Template;
 use furrow_model::vision::Resample;
-use furrow_rollout::{ContextPolicy, Grammar, Hashes, PolicyKind, PolicyVersion};
+use furrow_rollout::{ContextPolicy, Grammar, Hashes, PolicyKind, PolicyVersion, WeightsOrder};
 use furrow_wire::Opening;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -19,9 +21,10 @@ use tokio_util::sync::CancellationToken;
 use crate::constrain::{Caps, Constraint, ConstraintError, Lexicon};
 use crate::context::Marks;
 use crate::conversation::Replay;
-use crate::engine::{Event, Fault, SessionId};
-use crate::policy::{Policy, PolicyError, Session};
+use crate::engine::{Event, Fault, NewWeights, OnSwap, SessionId, Swapped};
+use crate::policy::{Policy, PolicyError, Session, Taken};
 use session::ModelSession;
+use weights::{Loaded, Loader};
 
 pub use open::{Arena, ModelError};
 
@@ -30,7 +33,10 @@ pub struct Model {
     shared: Arc<Shared>,
     hashes: Hashes,
     places: u32,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    loader: Arc<Loader>,
+    /// One exchange at a time.
+    taking: tokio::sync::Mutex<()>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// What sessions have in common.
@@ -52,7 +58,15 @@ struct Shared {
     among: Option<Arc<Allowed>>,
     context_tokens_max: u32,
     replay: Replay,
+    on_swap: OnSwap,
+    in_use: Mutex<InUse>,
+}
+
+/// The weights that new sessions run on.
+#[derive(Debug, Clone)]
+struct InUse {
     version: PolicyVersion,
+    weights_sha256: String,
 }
 
 struct Compiled {
@@ -75,11 +89,12 @@ impl Policy for Model {
     }
 
     fn hashes(&self) -> Hashes {
-        self.hashes.clone()
+        let weights = Some(self.shared.in_use().weights_sha256);
+        Hashes { weights, ..self.hashes.clone() }
     }
 
     fn version(&self) -> Option<PolicyVersion> {
-        Some(self.shared.version)
+        Some(self.shared.in_use().version)
     }
 
     fn places(&self) -> Option<u32> {
@@ -101,6 +116,25 @@ impl Policy for Model {
         Ok(Box::new(session))
     }
 
+    async fn take_weights(&self, order: &WeightsOrder) -> Result<Taken, String> {
+        let _one = self.taking.lock().await;
+        let began = Instant::now();
+        let (loader, wanted) = (self.loader.clone(), order.clone());
+        let loading = tokio::task::spawn_blocking(move || loader.load(&wanted));
+        let Loaded { hashes, incoming } = loading.await.map_err(|why| why.to_string())??;
+        let load_micros = began.elapsed().as_micros() as u64;
+        let (done, answer) = oneshot::channel();
+        let (version, vision) = (order.version, hashes.vision);
+        let new = NewWeights { version, vision, weights: incoming, done };
+        self.shared.tell(Event::Weights(Box::new(new))).await.map_err(|why| why.to_string())?;
+        let swapped = answer.await.map_err(|_| gone().to_string())?.map_err(|why| why.to_string())?;
+        *self.shared.in_use.lock().unwrap_or_else(PoisonError::into_inner) =
+            InUse { version, weights_sha256: hashes.weights };
+        let Swapped { pause_micros, sessions, old_versions } = swapped;
+        tracing::info!(version = version.0, pause_micros, sessions, old_versions, "new weights are in use");
+        Ok(Taken { load_micros, pause_micros, sessions })
+    }
+
     async fn failed(&self) -> String {
         self.shared.events.closed().await;
         "the engine has stopped; the log says why".into()
@@ -109,17 +143,22 @@ impl Policy for Model {
     async fn stop(&self) {
         // An engine that is gone needs no telling.
         self.shared.events.send(Event::Stop).await.ok();
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread {
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            let name = thread.thread().name().unwrap_or_default().to_owned();
             let joined = tokio::task::spawn_blocking(|| thread.join()).await;
             if !matches!(joined, Ok(Ok(()))) {
-                tracing::error!("the engine's thread ended by a panic");
+                tracing::error!(name, "a thread ended by a panic");
             }
         }
     }
 }
 
 impl Shared {
+    fn in_use(&self) -> InUse {
+        self.in_use.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     async fn tell(&self, event: Event) -> Result<(), PolicyError> {
         self.events.send(event).await.map_err(|_| gone())
     }

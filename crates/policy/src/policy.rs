@@ -2,6 +2,7 @@
 
 use furrow_rollout::{
     Ancestry, Hashes, Observation, Outcome, PolicyKind, PolicyVersion, Reply, SessionSpec, Trace,
+    WeightsOrder,
 };
 use furrow_wire::{Opening, PastStep};
 
@@ -96,6 +97,17 @@ pub enum PolicyError {
     },
 }
 
+/// What it took to bring weights into use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    /// To read, verify and make them ready, beside running sessions.
+    pub load_micros: u64,
+    /// In which nothing else ran.
+    pub pause_micros: u64,
+    /// Sessions that were there.
+    pub sessions: u32,
+}
+
 /// Opens sessions.
 #[tonic::async_trait]
 pub trait Policy: Send + Sync + 'static {
@@ -105,7 +117,7 @@ pub trait Policy: Send + Sync + 'static {
     /// Whether environment workers should run the pages' demonstrations for it.
     fn wants_hints(&self) -> bool;
 
-    /// Hashes of what it is made of.
+    /// Hashes of what it is made of now.
     fn hashes(&self) -> Hashes;
 
     /// Version of its weights, if it has weights.
@@ -116,6 +128,11 @@ pub trait Policy: Send + Sync + 'static {
     /// Sessions it can hold at once, if it knows a limit of its own.
     fn places(&self) -> Option<u32> {
         None
+    }
+
+    /// Brings published weights into use beside running sessions. Those in use stay when it says why not.
+    async fn take_weights(&self, _order: &WeightsOrder) -> Result<Taken, String> {
+        Err(format!("a {} policy has no weights", self.kind().as_str()))
     }
 
     /// Opens a session: from its beginning, or to be told its past.

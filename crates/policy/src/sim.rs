@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use furrow_model::backend::{
-    Backend, BackendError, Feature, Inset, PAGE_TOKENS, Page, Parked, Room, Slot, Span, Want,
+    Backend, BackendError, Feature, Incoming, Inset, PAGE_TOKENS, Page, Parked, Room, Slot, Span, Want,
+    WeightsError,
 };
 use furrow_model::config::{AttentionConfig, Config, LayerKind, SsmConfig, TextConfig};
 use furrow_model::sample::{Pick, Picked, pick};
@@ -55,6 +56,17 @@ pub struct Sim {
     features: HashMap<u32, u64>,
     features_made: u32,
     logits: Vec<Vec<f32>>,
+    weights: AirWeights,
+    staged: Option<AirWeights>,
+}
+
+/// The weights of a model of air: a number that goes into every token and every tile. It begins with 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct AirWeights {
+    /// Of the language model.
+    pub text: u64,
+    /// Of the vision encoder.
+    pub vision: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -78,6 +90,8 @@ impl Sim {
             features: HashMap::new(),
             features_made: 0,
             logits: Vec::new(),
+            weights: AirWeights::default(),
+            staged: None,
         }
     }
 
@@ -95,7 +109,7 @@ impl Sim {
             let seen = insets.iter().find_map(|inset| self.row_of(inset, index as u32));
             poisoned |= seen.is_none() && Some(*id) == self.settings.poison;
             let input = seen.unwrap_or(u64::from(*id) + 1);
-            hash = mix(hash, input);
+            hash = mix(hash, input ^ self.weights.text);
             let at = start as usize + index;
             self.pages[pages[at / PAGE_TOKENS].0 as usize][at % PAGE_TOKENS] = mix(input, at as u64);
             row_hashes.push(hash);
@@ -160,7 +174,10 @@ impl Backend for Sim {
             .iter()
             .map(|tile| {
                 self.features_made += 1;
-                let hash = tile.pixels.iter().fold(0, |sum, value| mix(sum, u64::from(value.to_bits())));
+                let hash = tile
+                    .pixels
+                    .iter()
+                    .fold(self.weights.vision, |sum, value| mix(sum, u64::from(value.to_bits())));
                 self.features.insert(self.features_made, hash);
                 Feature(self.features_made)
             })
@@ -231,6 +248,21 @@ impl Backend for Sim {
         for (page, values) in pages.iter().zip(words(&parked.pages).chunks_exact(PAGE_TOKENS)) {
             self.pages[page.0 as usize].copy_from_slice(values);
         }
+    }
+
+    fn stage(&mut self, weights: Incoming) -> Result<(), WeightsError> {
+        let other = |_| WeightsError::Refused("a model of air takes weights of air".into());
+        self.staged = Some(*weights.downcast::<AirWeights>().map_err(other)?);
+        Ok(())
+    }
+
+    fn bring(&mut self, _bytes: u64) -> Result<bool, WeightsError> {
+        if self.staged.is_some() { Ok(true) } else { Err(WeightsError::NotStaged) }
+    }
+
+    fn swap(&mut self) -> Result<Option<Incoming>, WeightsError> {
+        let new = self.staged.take().ok_or(WeightsError::NotStaged)?;
+        Ok(Some(Box::new(std::mem::replace(&mut self.weights, new))))
     }
 }
 

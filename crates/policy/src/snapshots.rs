@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use crate::sequence::Sequence;
 use crate::slots::Place;
 
-/// SHA-256 of the ids up to a position, each picture's run followed by the hash of its pixels.
+/// SHA-256 of the version of the weights and the ids up to a position, each picture's run followed by the hash of its pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Name([u8; 32]);
 
@@ -39,9 +39,10 @@ pub struct Snapshots {
 }
 
 impl Name {
-    /// Of a sequence that has not begun, up to a position.
-    pub fn of(sequence: &Sequence, position: u32) -> Self {
+    /// Of a sequence that has not begun, up to a position, as weights of a version make it.
+    pub fn of(sequence: &Sequence, position: u32, version: PolicyVersion) -> Self {
         let mut hash = Sha256::new();
+        hash.update(version.0.to_le_bytes());
         sequence.name_up_to(position, |part| hash.update(part));
         Self(hash.finalize().into())
     }
@@ -131,15 +132,17 @@ mod tests {
     #[test]
     fn a_name_is_what_came_before_and_nothing_after() {
         let (a, b) = (sequence(&[1, 2, 3]), sequence(&[1, 2, 4]));
-        assert_eq!(Name::of(&a, 2), Name::of(&b, 2));
-        assert_ne!(Name::of(&a, 3), Name::of(&b, 3));
-        assert_ne!(Name::of(&a, 1), Name::of(&a, 2));
+        let name = |sequence, position| Name::of(sequence, position, PolicyVersion(0));
+        assert_eq!(name(&a, 2), name(&b, 2));
+        assert_ne!(name(&a, 3), name(&b, 3));
+        assert_ne!(name(&a, 1), name(&a, 2));
+        assert_ne!(name(&a, 2), Name::of(&a, 2, PolicyVersion(1)), "other weights make another state");
     }
 
     #[test]
     fn the_snapshot_used_longest_ago_goes_first() {
         let mut snapshots = Snapshots::new(2);
-        let names: Vec<Name> = (1..4).map(|id| Name::of(&sequence(&[id]), 1)).collect();
+        let names: Vec<Name> = (1..4).map(|id| Name::of(&sequence(&[id]), 1, PolicyVersion(0))).collect();
         assert!(snapshots.promise(names[0]));
         assert!(!snapshots.promise(names[0]), "one maker is enough");
         snapshots.settle(&names[0]);

@@ -17,7 +17,7 @@ use furrow_model::floor::{Device, Keep, Mix, Rollout, Work};
 use furrow_rollout::{ContextPolicy, PolicyVersion};
 use furrow_telemetry::{DeviceTime, ManualTime, TimeSource};
 
-use crate::engine::{Engine, Settings};
+use crate::engine::{Engine, Settings, Swaps};
 use actor::{Actor, Next};
 use device::Air;
 
@@ -295,6 +295,7 @@ fn engine_settings(settings: &TwinSettings, floor: &Rollout) -> Settings {
         // A state of air has no bytes: room for each session's.
         parked_bytes_max: sessions.into(),
         version: PolicyVersion(0),
+        swaps: Swaps::default(),
     }
 }
 

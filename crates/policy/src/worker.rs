@@ -1,17 +1,20 @@
-//! A policy worker's life: listen, register, beat, drain.
+//! A policy worker's life: listen, register, beat, take up published weights, drain.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use furrow_rollout::{Hashes, Id, PROTOCOL_VERSION, PolicyWorker, SCHEMA_VERSION};
+use furrow_rollout::{Hashes, Id, PROTOCOL_VERSION, PolicyWorker, SCHEMA_VERSION, WeightsOrder};
 use furrow_wire::v1::policy_service_server::PolicyServiceServer;
 use furrow_wire::v1::registration_service_client::RegistrationServiceClient;
-use furrow_wire::v1::{HeartbeatRequest, LeaveRequest, PolicyWorkerInfo, RegisterRequest, register_request};
+use furrow_wire::v1::{
+    self, HeartbeatRequest, LeaveRequest, PolicyWorkerInfo, RegisterRequest, WeightsRefusal, register_request,
+};
 use furrow_wire::{
-    Connect, MESSAGE_BYTES_MAX, Refusal, Timeouts, accept, refusal, server, with_health_and_reflection,
-    within,
+    Connect, MESSAGE_BYTES_MAX, Refusal, Timeouts, accept, refusal, server, weights_order_from,
+    with_health_and_reflection, within,
 };
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::Status;
@@ -120,10 +123,12 @@ pub async fn run(
                 let channel = connect
                     .channel(&coordinator)
                     .map_err(|source| WorkerError::Address { address: coordinator.clone(), source })?;
-                let info = info(&config, policy.as_ref(), &address);
                 let registration = Registration {
                     worker,
-                    info,
+                    config: config.clone(),
+                    listens_on: address.clone(),
+                    policy: policy.clone(),
+                    refused: Mutex::default(),
                     channel,
                     address: coordinator,
                     sessions: service.sessions.clone(),
@@ -200,25 +205,23 @@ async fn drain(service: &Service, grace: Duration) -> usize {
     }
 }
 
-fn info(config: &PolicyConfig, policy: &dyn Policy, address: &str) -> PolicyWorkerInfo {
-    let hashes: Hashes = policy.hashes();
-    PolicyWorkerInfo {
-        address: config.advertise.clone().unwrap_or_else(|| address.to_owned()),
-        policy_kind: policy.kind().as_str().to_owned(),
-        sessions_max: config.sessions_max,
-        policy_version: policy.version().map(|version| version.0),
-        weights_sha256: hashes.weights,
-        tokenizer_sha256: hashes.tokenizer,
-        template_sha256: hashes.template,
-        grammar_sha256: Some(grammar::sha256(&config.session.grammar)),
-        processor_sha256: hashes.processor,
-    }
-}
+/// Where orders to run other weights are left; a newer one takes the place of an older.
+type Orders = watch::Sender<Option<WeightsOrder>>;
+
+/// A worker with weights asks at least this often for newer ones: a trainer waits for it.
+const FOLLOW_MILLIS: u64 = 500;
+
+/// Characters of a refusal that are passed on.
+const REASON_CHARS_MAX: usize = 2000;
 
 /// Keeps the coordinator knowing about this worker.
 struct Registration {
     worker: Id<PolicyWorker>,
-    info: PolicyWorkerInfo,
+    config: PolicyConfig,
+    listens_on: String,
+    policy: Arc<dyn Policy>,
+    /// The last order that could not be followed.
+    refused: Mutex<Option<WeightsRefusal>>,
     channel: Channel,
     address: String,
     sessions: Sessions,
@@ -227,28 +230,77 @@ struct Registration {
 impl Registration {
     /// Registers and beats until `stop` is cancelled or the run is over, then says goodbye.
     async fn keep(&self, stop: &CancellationToken) -> Result<(), WorkerError> {
-        while let Some(heartbeat) = self.register(stop).await? {
-            if self.beat(heartbeat, stop).await {
-                break;
-            }
+        let (orders, heard) = watch::channel(None);
+        tokio::select! {
+            kept = self.keep_known(&orders, stop) => kept?,
+            () = self.follow(heard) => {}
         }
         self.leave().await;
         Ok(())
     }
 
+    async fn keep_known(&self, orders: &Orders, stop: &CancellationToken) -> Result<(), WorkerError> {
+        while let Some(heartbeat) = self.register(orders, stop).await? {
+            if self.beat(heartbeat, orders, stop).await {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes up the newest weights that were ordered, one after another. An order that was refused is not tried again: whoever published
+    /// it is told, and publishes another.
+    async fn follow(&self, mut heard: watch::Receiver<Option<WeightsOrder>>) {
+        while heard.changed().await.is_ok() {
+            let order = heard.borrow_and_update().clone();
+            let Some(order) = order.filter(|order| self.policy.version() < Some(order.version)) else {
+                continue;
+            };
+            let version = order.version.0;
+            let refused = self.policy.take_weights(&order).await.err().map(|reason| {
+                tracing::error!(version, reason, "published weights are refused; those in use stay");
+                let reason = reason.chars().take(REASON_CHARS_MAX).collect();
+                WeightsRefusal { version, reason }
+            });
+            *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = refused;
+        }
+    }
+
+    /// Hands on an order that says something new.
+    fn hear(&self, order: Option<v1::WeightsOrder>, orders: &Orders) {
+        let Some(message) = order else { return };
+        match weights_order_from(message) {
+            Ok(order) => drop(orders.send_if_modified(|last| {
+                let is_new = last.as_ref().is_none_or(|last| last.version != order.version);
+                if is_new {
+                    *last = Some(order);
+                }
+                is_new
+            })),
+            Err(wrong) => tracing::warn!(%wrong, "the coordinator's order cannot be read"),
+        }
+    }
+
     /// `None` when told to stop before the coordinator was reached.
-    async fn register(&self, stop: &CancellationToken) -> Result<Option<Duration>, WorkerError> {
+    async fn register(
+        &self,
+        orders: &Orders,
+        stop: &CancellationToken,
+    ) -> Result<Option<Duration>, WorkerError> {
         let mut pause = Duration::from_millis(100);
         loop {
             let request = RegisterRequest {
                 protocol_version: PROTOCOL_VERSION,
                 schema_version: SCHEMA_VERSION,
                 worker_id: self.worker.to_string(),
-                role: Some(register_request::Role::Policy(self.info.clone())),
+                role: Some(register_request::Role::Policy(self.info())),
             };
             match within(CALL_DEADLINE, self.client().register(request)).await {
                 Ok(answer) => {
-                    return Ok(Some(Duration::from_millis(answer.into_inner().heartbeat_millis.max(10))));
+                    let answer = answer.into_inner();
+                    self.hear(answer.weights, orders);
+                    let most = if self.policy.version().is_some() { FOLLOW_MILLIS } else { u64::MAX };
+                    return Ok(Some(Duration::from_millis(answer.heartbeat_millis.clamp(10, most))));
                 }
                 Err(status) if refusal(&status) == Refusal::TryAgain => {
                     tracing::debug!(coordinator = %self.address, %status, "the coordinator is not there yet");
@@ -268,25 +320,55 @@ impl Registration {
     }
 
     /// Beats until the worker must register again (`false`) or is done (`true`).
-    async fn beat(&self, every: Duration, stop: &CancellationToken) -> bool {
+    async fn beat(&self, every: Duration, orders: &Orders, stop: &CancellationToken) -> bool {
         loop {
             if stopped_within(every, stop).await {
                 return true;
             }
+            let (policy_version, hashes) = self.standing();
             let request = HeartbeatRequest {
                 worker_id: self.worker.to_string(),
                 sessions: self.sessions.attached() as u32,
-                policy_version: self.info.policy_version,
+                policy_version,
+                weights_sha256: hashes.weights,
+                refused: self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             };
             match within(CALL_DEADLINE, self.client().heartbeat(request))
                 .await
                 .map(tonic::Response::into_inner)
             {
                 Ok(answer) if answer.run_over => return true,
-                Ok(answer) if answer.known => {}
+                Ok(answer) if answer.known => self.hear(answer.weights, orders),
                 Ok(_) => return false,
                 Err(status) => tracing::debug!(%status, "the coordinator missed a heartbeat"),
             }
+        }
+    }
+
+    /// The version it runs and the hashes of that very version: an exchange may come between two questions.
+    fn standing(&self) -> (Option<i32>, Hashes) {
+        loop {
+            let (version, hashes) = (self.policy.version(), self.policy.hashes());
+            if self.policy.version() == version {
+                return (version.map(|version| version.0), hashes);
+            }
+        }
+    }
+
+    /// What it is now: versions change while it lives.
+    fn info(&self) -> PolicyWorkerInfo {
+        let Self { config, policy, .. } = self;
+        let (policy_version, hashes) = self.standing();
+        PolicyWorkerInfo {
+            address: config.advertise.clone().unwrap_or_else(|| self.listens_on.clone()),
+            policy_kind: policy.kind().as_str().to_owned(),
+            sessions_max: config.sessions_max,
+            policy_version,
+            weights_sha256: hashes.weights,
+            tokenizer_sha256: hashes.tokenizer,
+            template_sha256: hashes.template,
+            grammar_sha256: Some(grammar::sha256(&config.session.grammar)),
+            processor_sha256: hashes.processor,
         }
     }
 

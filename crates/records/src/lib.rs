@@ -13,6 +13,7 @@ mod find;
 #[doc(hidden)]
 pub mod fixtures;
 mod inspect;
+mod kept;
 mod manifest;
 pub mod merge;
 mod pixels;
@@ -31,6 +32,7 @@ pub use evaluate::{
 pub use file::{ShardPlan, WrittenFile};
 pub use find::Found;
 pub use inspect::{EndLine, RewardLine, Summary, TableFigures, TimeLine, inspect};
+pub use kept::{KeptLine, KeptReport, kept};
 pub use manifest::{Commit, Committed, Draft, Manifest, Op, Snapshot, Txn};
 pub use pixels::Picture;
 pub use read::{DataSet, Nouns};

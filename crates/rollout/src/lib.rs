@@ -15,6 +15,7 @@ mod task;
 mod timing;
 mod trace;
 mod trajectory;
+mod weights;
 
 pub use action::{
     Action, Button, CLICKS_MAX, Direction, EMPTY_PAGE, ModelPoint, PRESSES_MAX, PagePoint, Reply,
@@ -37,6 +38,7 @@ pub use trace::{
 pub use trajectory::{
     Ancestry, Assignment, End, Ending, EnvironmentFingerprint, Fault, Hashes, Status, TrajectoryRecord,
 };
+pub use weights::{WEIGHTS_LINKS_MAX, WeightsForm, WeightsLink, WeightsOrder};
 
 /// Version of the messages in `proto/`. Workers of another version are refused when they register.
 pub const PROTOCOL_VERSION: u32 = 1;

@@ -12,6 +12,7 @@ mod reply;
 mod session;
 mod step;
 mod trace;
+mod weights;
 
 pub use assignment::{
     ancestry_from, ancestry_into, assignment_from, assignment_into, session_spec_from, session_spec_into,
@@ -29,6 +30,9 @@ pub use step::{
     OpaqueStep, decode_ending, decode_opaque_step, decode_step, digest, encode_ending, encode_opaque_step,
 };
 pub use trace::{decode_trace, encode_trace};
+pub use weights::{
+    sha256_from, weights_link_from, weights_link_into, weights_order_from, weights_order_into,
+};
 
 /// The generated messages and services.
 pub mod v1 {

@@ -22,6 +22,9 @@ pub(crate) const TITLE_BYTES_MAX: usize = 4 << 10;
 /// An address, in bytes.
 pub(crate) const URL_BYTES_MAX: usize = 64 << 10;
 
+/// A directory, in bytes: the longest that Linux takes.
+pub(crate) const PATH_BYTES_MAX: usize = 4096;
+
 /// A policy's reply, a goal, instructions, an answer or a script, in bytes.
 pub(crate) const TEXT_BYTES_MAX: usize = 1 << 20;
 

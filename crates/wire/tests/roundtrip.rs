@@ -237,8 +237,21 @@ fn assignment() -> impl Strategy<Value = Assignment> {
     )
 }
 
+fn order() -> impl Strategy<Value = WeightsOrder> {
+    let link = (prop::sample::select(&WeightsForm::ALL[..]), "/[a-z/]{0,40}")
+        .prop_map(|(form, directory)| WeightsLink { form, directory });
+    (1..i32::MAX, vec(link, 0..4), option::of("[0-9a-f]{64}")).prop_map(|(version, links, weights_sha256)| {
+        WeightsOrder { version: PolicyVersion(version), links, weights_sha256 }
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn orders_survive(noun in order()) {
+        prop_assert_eq!(wire::weights_order_from(wire::weights_order_into(&noun)).unwrap(), noun);
+    }
 
     #[test]
     fn steps_survive(noun in step()) {
@@ -381,4 +394,27 @@ fn a_door_names_the_field_and_what_is_right() {
         "none of them several",
     );
     refused(|step| step.timing.add(Cause::Boot, u64::MAX), "timing.micros");
+}
+
+#[test]
+fn orders_that_nobody_could_follow_are_refused() {
+    let good = || wire::v1::WeightsOrder {
+        version: 3,
+        links: vec![wire::v1::WeightsLink { form: "delta".into(), directory: "/w/3".into() }],
+        weights_sha256: None,
+    };
+    let check = |change: &dyn Fn(&mut wire::v1::WeightsOrder), want: &str| {
+        let mut message = good();
+        change(&mut message);
+        let told = wire::weights_order_from(message).unwrap_err().to_string();
+        assert!(told.contains(want), "{want:?} not in {told:?}");
+    };
+    assert!(wire::weights_order_from(good()).is_ok());
+    check(&|order| order.version = 0, "weights.version is \"0\"; expected 1 or more");
+    check(&|order| order.links[0].form = "pickle".into(), "expected full, delta or adapter");
+    check(&|order| order.links[0].directory = "w/3".into(), "expected an absolute path");
+    check(&|order| order.links[0].directory = "/w\0".into(), "expected an absolute path");
+    check(&|order| order.links[0].directory = "/".repeat(5000), "weights.directory has 5000, at most 4096");
+    check(&|order| order.links = vec![order.links[0].clone(); 65], "weights.links has 65, at most 64");
+    check(&|order| order.weights_sha256 = Some("beef".into()), "64 hexadecimal digits");
 }

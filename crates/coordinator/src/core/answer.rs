@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use furrow_rollout::{Ancestry, End, Id, Run, Trajectory};
+use furrow_rollout::{Ancestry, End, Id, Run, Trajectory, WeightsOrder};
 
-use super::Claim;
+use super::{Claim, WeightsStanding};
 use crate::lease::Stale;
 use crate::ledger::Draw;
 
@@ -20,6 +20,8 @@ pub enum Answer {
         epoch: u64,
         /// How often the worker shall say that it is there.
         heartbeat_millis: u64,
+        /// What a policy worker shall run, if not what the job names.
+        weights: Option<WeightsOrder>,
     },
     /// A heartbeat was heard.
     Heard {
@@ -27,7 +29,18 @@ pub enum Answer {
         known: bool,
         /// Whether nothing more will come.
         run_over: bool,
+        /// What a policy worker shall run, if not what the job names.
+        weights: Option<WeightsOrder>,
     },
+    /// A publication is a version, durably.
+    VersionProposed {
+        /// Its number.
+        version: i32,
+        /// Whether it was before.
+        repeated: bool,
+    },
+    /// How far a version is.
+    Weights(Box<WeightsStanding>),
     /// Goodbye.
     Left,
     /// Trajectories to act.
@@ -94,6 +107,18 @@ pub enum Refused {
         token: u64,
         /// The token it is lent under, if it is.
         current: Option<u64>,
+    },
+    /// A publication cannot be a version.
+    #[error("it is not published: {why}")]
+    Publication {
+        /// Why.
+        why: String,
+    },
+    /// No such version was published.
+    #[error("there is no version {version}; none was published under that number")]
+    NoVersion {
+        /// Which.
+        version: i32,
     },
     /// Another ending was acknowledged.
     #[error("{trajectory} was acknowledged with another ending")]

@@ -7,11 +7,13 @@ use furrow_rollout::{End, Hashes, Id, PolicyKind, Score, Split, Trajectory};
 use furrow_telemetry::PauseReason;
 
 use super::{
-    Answer, Call, Core, Decision, Drawn, Effect, Event, Grant, Notice, Now, Over, Plan, Reported, Rules,
-    ShardNews, Spooled, WorkerId,
+    Answer, Call, Core, Decision, Drawn, Effect, Event, Grant, Notice, Now, Over, Plan, Publication, Refused,
+    Reported, Rules, ShardNews, Spooled, WeightsRun, WeightsStanding, WorkerId,
 };
 use crate::assign::{Pacing, PolicyOffer};
 use crate::ledger::{Ledger, MemoryLedger, Mutation, RunOpening, Verdict};
+use crate::versions::tests::hash;
+use crate::versions::{Source, VersionState};
 
 /// A core whose decisions are durable at once.
 struct Office {
@@ -44,6 +46,11 @@ impl Plan for Tasks {
             task_json: "{}".into(),
         }
     }
+}
+
+/// A policy worker's word that it runs a version.
+fn runs(version: i32) -> WeightsRun {
+    WeightsRun { version: Some(version), weights_sha256: Some(hash(version)), refused: None }
 }
 
 fn rules() -> Rules {
@@ -126,7 +133,7 @@ impl Office {
     fn pass_alive(&mut self, millis: u64) {
         for _ in 0..millis / 100 {
             for name in ["env", "policy", "other"] {
-                self.ask(|call| Event::Heartbeat { call, worker: worker(name), policy_version: None });
+                self.ask(|call| Event::Heartbeat { call, worker: worker(name), run: WeightsRun::default() });
             }
             self.pass(100);
         }
@@ -146,7 +153,7 @@ impl Office {
             hashes: Hashes::default(),
         };
         let worker = Id::new(name).unwrap();
-        self.ask(|call| Event::RegisterPolicy { call, worker, offer });
+        self.ask(|call| Event::RegisterPolicy { call, worker, offer, run: WeightsRun::default() });
     }
 
     fn try_lease(&mut self, slots: u32) -> Option<(Vec<Grant>, bool)> {
@@ -410,10 +417,10 @@ fn a_repeated_ending_is_acknowledged_and_another_one_is_not() {
     assert_eq!(office.end(&grant, End::Answered), Answer::Finished);
     assert_eq!(office.end(&grant, End::Answered), Answer::Finished);
     let other = office.report(&grant, Reported { digest: [2; 32], ..answered() });
-    assert!(matches!(other, Answer::Refused(super::Refused::OtherEnding { .. })), "{other:?}");
+    assert!(matches!(other, Answer::Refused(Refused::OtherEnding { .. })), "{other:?}");
     let token = grant.token + 1;
     let stale = office.end(&Grant { token, ..grant.clone() }, End::Answered);
-    assert!(matches!(stale, Answer::Refused(super::Refused::Stale { .. })), "{stale:?}");
+    assert!(matches!(stale, Answer::Refused(Refused::Stale { .. })), "{stale:?}");
     assert_eq!(office.renew(&grant).0, 0, "its holder may not know yet that it was acknowledged");
     assert_eq!(office.count(|effect| matches!(effect, Effect::Score { .. })), 1);
 }
@@ -529,7 +536,7 @@ fn admission_pauses_for_named_reasons() {
     office.apply(Event::Disk { low: None });
     let grants = office.lease(8);
     assert_eq!((grants.len(), office.pause()), (2, Some(OffPolicy)));
-    let published = |call| Event::Heartbeat { call, worker: worker("policy"), policy_version: Some(1) };
+    let published = |call| Event::Heartbeat { call, worker: worker("policy"), run: runs(1) };
     office.ask(published);
     assert_eq!(office.lease(1).len(), 1);
     office.end(&grants[0], End::Answered);
@@ -657,7 +664,7 @@ fn an_ending_that_came_too_late_is_not_acknowledged_after_a_restart_either() {
     office.restart(&spooled.collect());
     assert_eq!(office.end(&grants[0], End::BrowserDead), Answer::Finished);
     let late = office.end(&grants[1], End::Answered);
-    assert!(matches!(late, Answer::Refused(super::Refused::Stale { .. })), "{late:?}");
+    assert!(matches!(late, Answer::Refused(Refused::Stale { .. })), "{late:?}");
 }
 
 #[test]
@@ -674,4 +681,175 @@ fn what_is_published_is_forgotten() {
         assert_eq!(kept, 0);
     }
     assert_eq!((office.core.progress().published, office.core.progress().groups_closed), (3_000, 3_000));
+}
+
+impl Office {
+    /// A policy worker with weights registers, as one that was just started or comes back.
+    fn model(&mut self, name: &str, run: WeightsRun) -> Option<i32> {
+        let offer = PolicyOffer {
+            address: format!("{name}:1"),
+            kind: PolicyKind::Model,
+            sessions_max: 8,
+            version: run.version,
+            hashes: Hashes { weights: run.weights_sha256.clone(), ..Hashes::default() },
+        };
+        let worker = Id::new(name).unwrap();
+        match self.ask(|call| Event::RegisterPolicy { call, worker, offer, run }) {
+            Answer::Registered { weights, .. } => weights.map(|order| order.version.0),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What a heartbeat with this word is answered: the version to run.
+    fn beat(&mut self, name: &str, run: WeightsRun) -> Option<i32> {
+        match self.ask(|call| Event::Heartbeat { call, worker: worker(name), run }) {
+            Answer::Heard { known: true, weights, .. } => weights.map(|order| order.version.0),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn publish(&mut self, publication_id: &str, source: Source) -> Result<(i32, bool), String> {
+        let publication = Publication { publication_id: publication_id.into(), source, weights_sha256: None };
+        match self.ask(|call| Event::Publish { call, publication }) {
+            Answer::VersionProposed { version, repeated } => Ok((version, repeated)),
+            Answer::Refused(why) => Err(why.to_string()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn weights(&mut self, version: i32) -> WeightsStanding {
+        match self.ask(|call| Event::Weights { call, version }) {
+            Answer::Weights(standing) => *standing,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The policy workers that new trajectories are lent to.
+    fn serving(&self) -> Vec<String> {
+        let names = self.core.policy_workers.keys();
+        names.filter(|name| self.core.may_serve(name)).map(ToString::to_string).collect()
+    }
+}
+
+fn full(directory: &str) -> Source {
+    let form = furrow_rollout::WeightsForm::Full;
+    let link = furrow_rollout::WeightsLink { form, directory: directory.into() };
+    Source::Directory { link, base_version: 0 }
+}
+
+fn cannot(own: i32, version: i32) -> WeightsRun {
+    WeightsRun { refused: Some((version, "its file is torn".into())), ..runs(own) }
+}
+
+#[test]
+fn a_version_is_ordered_run_and_remembered() {
+    let mut office = Office::new(1, 1, rules());
+    assert_eq!(office.model("a", runs(0)), None);
+    assert_eq!(office.publish("p", full("/w/1")), Ok((1, false)));
+    assert_eq!(office.publish("p", full("/w/1")), Ok((1, true)), "the same again is the same");
+    let other = office.publish("p", full("/w/2")).unwrap_err();
+    assert!(other.contains("was version 1, of other weights"), "{other}");
+    assert_eq!(office.beat("a", runs(0)), Some(1));
+    let standing = office.weights(0);
+    assert_eq!((standing.version, standing.current, &standing.state), (1, 0, &VersionState::Proposed));
+    assert_eq!(standing.workers[0].lags.as_deref(), Some("it has not taken it up yet"));
+    assert_eq!(office.beat("a", runs(1)), Some(1));
+    let standing = office.weights(1);
+    assert_eq!((standing.current, &standing.state), (1, &VersionState::Taken));
+    assert_eq!(standing.weights_sha256, Some(hash(1)));
+    assert_eq!((standing.workers[0].version, &standing.workers[0].lags), (1, &None));
+    assert_eq!(standing.needed, ["/w/1"]);
+
+    office.restart(&BTreeMap::new());
+    assert_eq!(office.core.newest_version, Some(1), "admission does not go back either");
+    assert_eq!(office.publish("p", full("/w/1")), Ok((1, true)), "not even after a restart");
+    assert_eq!(office.publish("q", full("/w/2")), Ok((2, false)));
+    let nobody = office.ask(|call| Event::Weights { call, version: 3 });
+    assert!(matches!(nobody, Answer::Refused(Refused::NoVersion { version: 3 })), "{nobody:?}");
+}
+
+#[test]
+fn a_worker_that_was_started_again_gets_nothing_until_it_has_caught_up() {
+    let mut office = Office::new(1, 1, rules());
+    office.model("a", runs(0));
+    office.publish("p", full("/w/1")).unwrap();
+    assert_eq!(office.serving(), ["a"], "it goes on while it loads");
+    office.beat("a", runs(1));
+    // Another, which begins with what the job names.
+    assert_eq!(office.model("b", runs(0)), Some(1));
+    assert_eq!(office.serving(), ["a"]);
+    office.publish("q", full("/w/2")).unwrap();
+    assert_eq!(office.beat("b", runs(1)), Some(2));
+    assert_eq!(office.serving(), ["a", "b"], "what was current when it came is enough");
+    assert_eq!(office.beat("a", runs(2)), Some(2));
+    office.restart(&BTreeMap::new());
+    assert_eq!(office.model("c", runs(0)), Some(2));
+    assert_eq!(office.model("a", runs(2)), Some(2));
+    assert_eq!(office.serving(), ["a"]);
+    office.beat("c", runs(2));
+    assert_eq!(office.serving(), ["a", "c"]);
+}
+
+#[test]
+fn a_version_that_nobody_can_run_is_refused_and_the_one_before_is_ordered_again() {
+    let mut office = Office::new(1, 1, rules());
+    office.model("a", runs(0));
+    office.publish("p", full("/w/1")).unwrap();
+    office.beat("a", runs(1));
+    office.publish("q", full("/w/2")).unwrap();
+    assert_eq!(office.beat("a", cannot(1, 2)), Some(1));
+    let standing = office.weights(2);
+    assert_eq!(standing.state, VersionState::Refused { reason: "its file is torn".into() });
+    assert_eq!((standing.current, standing.workers[0].lags.as_deref()), (1, Some("its file is torn")));
+    let over =
+        furrow_rollout::WeightsLink { form: furrow_rollout::WeightsForm::Delta, directory: "/w/3".into() };
+    let over = Source::Directory { link: over, base_version: 2 };
+    assert!(office.publish("r", over).unwrap_err().contains("version 2 was refused"));
+    assert_eq!(office.publish("q", full("/w/2")), Ok((3, false)), "it may be tried again");
+    assert_eq!(office.beat("a", runs(1)), Some(3));
+    // With two workers, one that cannot only lags.
+    office.model("b", runs(1));
+    assert_eq!(office.beat("a", cannot(1, 3)), Some(3));
+    assert_eq!(office.beat("b", runs(3)), Some(3));
+    let standing = office.weights(3);
+    assert_eq!((standing.current, standing.state), (3, VersionState::Taken));
+    let lags: Vec<_> = standing.workers.iter().map(|follower| follower.lags.as_deref()).collect();
+    assert_eq!(lags, [Some("its file is torn"), None]);
+}
+
+#[test]
+fn weights_that_are_not_those_of_their_version_get_no_trajectories() {
+    let mut office = Office::new(1, 1, rules());
+    office.model("a", runs(0));
+    office.model("b", runs(0));
+    office.publish("p", full("/w/1")).unwrap();
+    office.beat("a", runs(1));
+    office.beat("b", WeightsRun { weights_sha256: Some(hash(7)), ..runs(1) });
+    assert_eq!(office.serving(), ["a"]);
+    let standing = office.weights(1);
+    let why = standing.workers[1].lags.as_deref().unwrap();
+    assert!(why.contains(&hash(7)) && why.contains(&hash(1)), "{why}");
+    assert_eq!(office.beat("b", runs(1)), Some(1));
+    assert_eq!(office.serving(), ["a", "b"]);
+}
+
+#[test]
+fn going_back_is_a_new_version_and_numbers_of_another_ledger_are_passed() {
+    let mut office = Office::new(1, 1, rules());
+    office.model("a", runs(0));
+    office.publish("p", full("/w/1")).unwrap();
+    office.beat("a", runs(1));
+    assert_eq!(office.publish("back", Source::Rollback { to: 0 }), Ok((2, false)));
+    assert_eq!(office.core.order().unwrap().links, []);
+    assert!(office.publish("no", Source::Rollback { to: 9 }).unwrap_err().contains("no version 9"));
+    office.model("z", runs(40));
+    assert_eq!(office.publish("q", full("/w/2")), Ok((41, false)));
+    let mut demonstrations = Office::new(1, 1, rules());
+    demonstrations.model("s", WeightsRun::default());
+    assert!(
+        demonstrations
+            .publish("p", full("/w/1"))
+            .unwrap_err()
+            .contains("no policy worker of this job has weights")
+    );
 }

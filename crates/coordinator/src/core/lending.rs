@@ -211,7 +211,12 @@ impl Core {
     /// Finds another policy worker for every session whose own is gone or has moved. Where there is none it is looked for again; the
     /// environment worker gives up after a wait of its own and reports `policy_fault`.
     pub(super) fn rehome(&mut self, now: Now) {
-        let workers = self.policy_workers.iter().map(|(id, seat)| (id, &seat.offer));
+        let (behind, strangers) = (&self.behind, &self.strangers);
+        let ready = self
+            .policy_workers
+            .iter()
+            .filter(|(id, _)| !behind.contains_key(*id) && !strangers.contains_key(*id));
+        let workers = ready.map(|(id, seat)| (id, &seat.offer));
         let mut rooms = Rooms::new(workers, self.leases.iter().map(|lease| &lease.policy.worker));
         for lease in self.leases.iter_mut() {
             let PolicyFacts { worker, address, kind, .. } = &lease.policy;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use furrow_rollout::{Ancestry, End, EnvWorker, GroupRecord, Id, Run, Trajectory};
+use furrow_rollout::{Ancestry, End, EnvWorker, GroupRecord, Id, PolicyWorker, Run, Trajectory};
 use furrow_telemetry as say;
 use furrow_telemetry::{PauseReason, Role, WorkerKind};
 
@@ -25,6 +25,9 @@ pub enum Notice {
     Failed { of: Ancestry, end: End, reason: String, retried: bool },
     GroupClosed(Box<GroupRecord>),
     Published { shard: ShardNews, delays_millis: Vec<u64> },
+    VersionProposed { version: i32 },
+    VersionTaken { version: i32, worker: Id<PolicyWorker> },
+    VersionRefused { version: i32, reason: String },
     Paused { reason: PauseReason, detail: String },
     Resumed { reason: PauseReason },
     Draining { in_hand: u64 },
@@ -72,6 +75,13 @@ impl Notice {
             Notice::Published { shard: ShardNews { shard_id, version, bytes }, delays_millis } => {
                 let delays: Vec<_> = delays_millis.iter().copied().map(Duration::from_millis).collect();
                 say::ShardPublished { shard_id, version: *version, delays: &delays, bytes: *bytes }.emit();
+            }
+            Notice::VersionProposed { version } => tracing::info!(version, "weights are published"),
+            Notice::VersionTaken { version, worker } => {
+                tracing::info!(version, %worker, "published weights are in use");
+            }
+            Notice::VersionRefused { version, reason } => {
+                tracing::error!(version, reason, "no policy worker can run published weights");
             }
             Notice::Paused { reason, detail } => say::AdmissionPaused { reason: *reason, detail }.emit(),
             Notice::Draining { in_hand } => {

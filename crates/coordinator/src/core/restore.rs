@@ -9,6 +9,7 @@ use super::{Core, Decision, Effect, Now, Outgoing, Plan, Rules, Scoring, Tally, 
 use crate::groups::{Group, Home};
 use crate::lease::{Lease, Leases};
 use crate::ledger::{Ended, RunRow, Snapshot, Standing, Totals, TrajectoryRow, Verdict};
+use crate::versions::Versions;
 
 /// What the spool holds of one trajectory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,6 +34,8 @@ impl Core {
     ) -> (Self, Decision) {
         let mut core = Self::empty(rules, plan, run, now);
         let mut turn = Turn::at(now);
+        core.newest_version = Some(snapshot.versions.current()).filter(|version| *version > 0);
+        core.versions = snapshot.versions.clone();
         for row in &snapshot.groups {
             let group = Group::new(Arc::new(row.draw.clone()), now.millis);
             core.groups.insert(row.draw.index, group);
@@ -71,6 +74,10 @@ impl Core {
             env_workers: BTreeMap::new(),
             policy_workers: BTreeMap::new(),
             newest_version: None,
+            versions: Versions::default(),
+            behind: BTreeMap::new(),
+            refusals: BTreeMap::new(),
+            strangers: BTreeMap::new(),
             waiting: VecDeque::new(),
             ticked_millis: now.millis,
             disk_low: None,

@@ -14,7 +14,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::{
     Answer, Call, Core, Decision, Drawn, Effect, Event, Grant, Now, Over, Plan, Reported, Rules, ShardNews,
-    Spooled, WorkerId,
+    Spooled, WeightsRun, WorkerId,
 };
 use crate::assign::PolicyOffer;
 use crate::ledger::{Ledger, MemoryLedger, Mutation, RunOpening, ShardOpening, Standing, Verdict};
@@ -440,7 +440,7 @@ impl World {
         self.apply(match rpc.ask {
             Ask::Register => Event::RegisterEnv { call, worker, sessions_max: 4 },
             Ask::Heartbeat => {
-                Event::Heartbeat { call, worker: worker_id(&env_name(&rpc)), policy_version: None }
+                Event::Heartbeat { call, worker: worker_id(&env_name(&rpc)), run: WeightsRun::default() }
             }
             Ask::Lease => {
                 let free = 4 - self.envs[rpc.env].holds.len().min(4) as u32;
@@ -798,7 +798,7 @@ impl World {
         }
         let worker = worker_id(&policy_name(policy, &self.policies[policy]));
         let call = self.call(Caller::Policy(policy));
-        self.apply(Event::Heartbeat { call, worker, policy_version: None })
+        self.apply(Event::Heartbeat { call, worker, run: WeightsRun::default() })
     }
 
     fn register_policy(&mut self, policy: usize) -> Result<(), Violation> {
@@ -812,7 +812,7 @@ impl World {
             hashes: Hashes::default(),
         };
         let call = self.call(Caller::Policy(policy));
-        self.apply(Event::RegisterPolicy { call, worker, offer })
+        self.apply(Event::RegisterPolicy { call, worker, offer, run: WeightsRun::default() })
     }
 }
 

@@ -1,9 +1,9 @@
 //! Who is there: workers that register, say that they are there, leave or go silent.
 
-use furrow_rollout::{End, EnvWorker, Id, PolicyWorker};
+use furrow_rollout::{End, EnvWorker, Id, PolicyWorker, WeightsOrder};
 use furrow_telemetry::WorkerKind;
 
-use super::{Answer, Call, Core, Effect, Notice, Now, Seat, Turn, WorkerId};
+use super::{Answer, Call, Core, Effect, Notice, Now, Seat, Turn, WeightsRun, WorkerId};
 use crate::assign::PolicyOffer;
 
 impl Core {
@@ -26,6 +26,7 @@ impl Core {
         call: Call,
         worker: &Id<PolicyWorker>,
         offer: PolicyOffer,
+        run: &WeightsRun,
         turn: &mut Turn,
     ) {
         self.newest_version = self.newest_version.max(offer.version);
@@ -34,28 +35,36 @@ impl Core {
         if self.policy_workers.insert(worker.clone(), seat).is_none() {
             turn.greet(WorkerKind::Policy, worker.as_str(), sessions_max);
         }
+        self.meet(worker, run, turn);
         self.rehome(turn.now);
-        self.welcome(call, turn);
+        let weights = self.order();
+        self.welcome_with(call, weights, turn);
     }
 
-    pub(super) fn heartbeat(
-        &mut self,
-        call: Call,
-        worker: &WorkerId,
-        policy_version: Option<i32>,
-        turn: &mut Turn,
-    ) {
+    pub(super) fn heartbeat(&mut self, call: Call, worker: &WorkerId, run: &WeightsRun, turn: &mut Turn) {
         let now = turn.now.millis;
         let env = self.env_workers.get_mut(&worker.env).map(|seat| seat.seen_millis = now);
         let policy = self.policy_workers.get_mut(&worker.policy).map(|seat| {
             seat.seen_millis = now;
-            seat.offer.version = policy_version.or(seat.offer.version);
+            // A word that was under way while newer ones came says nothing new.
+            if run.version > seat.offer.version {
+                seat.offer.version = run.version;
+                seat.offer.hashes.weights.clone_from(&run.weights_sha256);
+            }
         });
-        if policy.is_some() {
-            self.newest_version = self.newest_version.max(policy_version);
+        let (known, run_over) = (env.is_some() || policy.is_some(), self.no_more_work());
+        if policy.is_none() {
+            return turn.reply(call, Answer::Heard { known, run_over, weights: None });
         }
-        let known = env.is_some() || policy.is_some();
-        turn.reply(call, Answer::Heard { known, run_over: self.no_more_work() });
+        self.newest_version = self.newest_version.max(run.version);
+        self.hear_of_weights(&worker.policy, run, turn);
+        let weights = self.order();
+        let answer = Answer::Heard { known, run_over, weights };
+        if self.versions.rows().is_empty() {
+            return turn.reply(call, answer);
+        }
+        // Not at once: what is ordered may still be on its way to the ledger.
+        turn.reply_when_durable(call, answer);
     }
 
     pub(super) fn leave(&mut self, call: Call, worker: &WorkerId, turn: &mut Turn) {
@@ -63,6 +72,7 @@ impl Core {
             turn.take_leave(WorkerKind::Env, worker.env.as_str());
         }
         if self.policy_workers.remove(&worker.policy).is_some() {
+            self.forget_weights_of(&worker.policy);
             turn.take_leave(WorkerKind::Policy, worker.policy.as_str());
         }
         self.dismiss(&worker.env, turn);
@@ -84,6 +94,7 @@ impl Core {
         }
         for worker in silent(&self.policy_workers, oldest) {
             self.policy_workers.remove(&worker);
+            self.forget_weights_of(&worker);
             turn.miss(WorkerKind::Policy, worker.as_str(), SILENT);
         }
     }
@@ -102,9 +113,17 @@ impl Core {
     }
 
     fn welcome(&self, call: Call, turn: &mut Turn) {
+        self.welcome_with(call, None, turn);
+    }
+
+    fn welcome_with(&self, call: Call, weights: Option<WeightsOrder>, turn: &mut Turn) {
         let heartbeat_millis = self.rules.heartbeat_millis;
-        let (run_id, epoch) = (self.run_id.clone(), self.epoch);
-        turn.reply(call, Answer::Registered { run_id, epoch, heartbeat_millis });
+        let (run_id, epoch, is_ordered) = (self.run_id.clone(), self.epoch, weights.is_some());
+        let answer = Answer::Registered { run_id, epoch, heartbeat_millis, weights };
+        match is_ordered {
+            true => turn.reply_when_durable(call, answer),
+            false => turn.reply(call, answer),
+        }
     }
 }
 

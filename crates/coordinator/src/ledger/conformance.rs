@@ -1,11 +1,15 @@
 //! What every ledger must do: one table of stories, and random walks on which it must agree with the one in memory.
 
 use furrow_records::{Table, WrittenFile};
-use furrow_rollout::{Component, End, Group, Hashes, Id, PolicyKind, Run, Score, Shard, Split, Trajectory};
+use furrow_rollout::{
+    Component, End, Group, Hashes, Id, PolicyKind, Run, Score, Shard, Split, Trajectory, WeightsForm,
+};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
 use super::*;
+use crate::versions::Source;
+use crate::versions::tests::{hash, row as version_row};
 
 /// A refusal is told by a part of its text.
 type Story = (&'static str, Vec<Mutation>, Result<(), &'static str>);
@@ -170,6 +174,30 @@ fn stories() -> Vec<Story> {
                 .concat(),
             Ok(()),
         ),
+        ("weights are published", vec![opened(), proposed(1, 0)], Ok(())),
+        ("over a version that is there", vec![opened(), proposed(1, 0), proposed(2, 1)], Ok(())),
+        ("not over one that is not", vec![opened(), proposed(1, 0), proposed(3, 2)], Err("no version 2")),
+        ("numbers grow", vec![opened(), proposed(2, 0), proposed(1, 0)], Err("not newer than 2")),
+        ("they may leave some out", vec![opened(), proposed(1, 0), proposed(9, 1)], Ok(())),
+        ("a worker runs them", vec![opened(), proposed(1, 0), taken(1)], Ok(())),
+        ("once", vec![opened(), proposed(1, 0), taken(1), taken(1)], Err("taken already")),
+        ("none can run them", vec![opened(), proposed(1, 0), unable(1)], Ok(())),
+        (
+            "what runs is not refused",
+            vec![opened(), proposed(1, 0), taken(1), unable(1)],
+            Err("taken already"),
+        ),
+        (
+            "nothing goes over what was refused",
+            vec![opened(), proposed(1, 0), unable(1), proposed(2, 1)],
+            Err("version 1 was refused"),
+        ),
+        (
+            "a publication is one version",
+            vec![opened(), proposed(1, 0), published_again(2)],
+            Err("as version 1"),
+        ),
+        ("until that is refused", vec![opened(), proposed(1, 0), unable(1), published_again(2)], Ok(())),
         (
             "a manifest version is one shard's",
             [
@@ -264,6 +292,10 @@ fn any_mutation() -> impl Strategy<Value = Mutation> {
         3 => (0..3u64).prop_map(shard_written),
         3 => (0..3u64, 0..3u64).prop_map(|(index, version)| shard_published(index, version)),
         1 => (0..3u64).prop_map(abandoned),
+        2 => (1..5i32, 0..5i32).prop_map(|(version, base)| proposed(version, base)),
+        1 => (1..5i32).prop_map(taken),
+        1 => (1..5i32).prop_map(unable),
+        1 => (1..5i32).prop_map(published_again),
     ]
 }
 
@@ -281,6 +313,9 @@ pub fn sample_mutations() -> Vec<Mutation> {
         shard_written(0),
         shard_published(0, 1),
         abandoned(0),
+        proposed(1, 0),
+        taken(1),
+        unable(2),
     ]
 }
 
@@ -408,6 +443,25 @@ fn shard_published(index: u64, manifest_version: u64) -> Mutation {
 
 fn abandoned(index: u64) -> Mutation {
     Mutation::ShardAbandoned { shard_id: shard_id(index) }
+}
+
+fn proposed(version: i32, base_version: i32) -> Mutation {
+    Mutation::VersionProposed(version_row(version, WeightsForm::ALL[version as usize % 3], base_version))
+}
+
+/// The publication of version 1, as a rollback to what the job names.
+fn published_again(version: i32) -> Mutation {
+    let row = version_row(version, WeightsForm::Full, 0);
+    let source = Source::Rollback { to: 0 };
+    Mutation::VersionProposed(VersionRow { publication_id: "p1".to_owned(), source, ..row })
+}
+
+fn taken(version: i32) -> Mutation {
+    Mutation::VersionTaken { version, weights_sha256: hash(version) }
+}
+
+fn unable(version: i32) -> Mutation {
+    Mutation::VersionRefused { version, reason: "its file is torn".to_owned() }
 }
 
 /// The first `stages` of a shard's life, with the rows of group 0; a fourth publishes it a second time.

@@ -7,7 +7,7 @@ use furrow_rollout::{Group, Id, Shard, Trajectory};
 
 use super::{
     Draw, Ended, Fate, GroupRow, Ledger, LedgerError, Mutation, RunOpening, RunRow, ShardOpening, ShardRow,
-    Snapshot, Standing, Start, Totals, TrajectoryRow, Verdict,
+    Snapshot, Standing, Start, Totals, TrajectoryRow, Verdict, Versions,
 };
 
 /// Forgets everything when dropped.
@@ -24,6 +24,7 @@ struct State {
     group_index: HashMap<Id<Group>, u64>,
     trajectories: HashMap<Id<Trajectory>, TrajectoryRow>,
     shards: BTreeMap<Id<Shard>, ShardState>,
+    versions: Versions,
 }
 
 #[derive(Debug)]
@@ -109,6 +110,11 @@ impl State {
                 self.publish_shard(shard_id, *manifest_version)
             }
             Mutation::ShardAbandoned { shard_id } => self.abandon_shard(shard_id),
+            Mutation::VersionProposed(row) => self.versions.propose(row.clone()),
+            Mutation::VersionTaken { version, weights_sha256 } => {
+                self.versions.take(*version, weights_sha256)
+            }
+            Mutation::VersionRefused { version, reason } => self.versions.refuse(*version, reason),
         }
         .map_err(refuse)
     }
@@ -362,6 +368,7 @@ impl State {
             groups: groups.iter().map(|group| group.row.clone()).collect(),
             trajectories,
             shards,
+            versions: self.versions.clone(),
             totals: self.totals(),
         }
     }

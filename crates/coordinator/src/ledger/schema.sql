@@ -86,6 +86,25 @@ CREATE TABLE trajectories (
     CHECK (shard_id IS NULL OR state IN ('scored', 'failed'))
 ) STRICT;
 
+-- versions of the policy's weights; without a directory a row stands for the weights of an earlier version, base_version
+CREATE TABLE weights (
+    version             INTEGER PRIMARY KEY CHECK (version >= 1),
+    publication_id      TEXT NOT NULL,
+    form                TEXT CHECK (form IN ('full', 'delta', 'adapter')),
+    directory           TEXT,
+    base_version        INTEGER NOT NULL CHECK (base_version >= 0 AND base_version < version),
+    state               TEXT NOT NULL CHECK (state IN ('proposed', 'taken', 'refused')),
+    reason              TEXT,
+    weights_sha256      TEXT CHECK (length(weights_sha256) = 64),
+    published_at_micros INTEGER NOT NULL,
+    CHECK ((form IS NULL) = (directory IS NULL)),
+    CHECK ((state = 'refused') = (reason IS NOT NULL)),
+    CHECK (state <> 'taken' OR weights_sha256 IS NOT NULL)
+) STRICT;
+
+-- a publication is one version, until that is refused
+CREATE UNIQUE INDEX one_version_a_publication ON weights (publication_id) WHERE state <> 'refused';
+
 -- one attempt at a slot at a time, and none after a scored one
 CREATE UNIQUE INDEX one_holder_a_slot ON trajectories (group_id, sample_index) WHERE state <> 'failed';
 CREATE INDEX trajectories_of_a_shard ON trajectories (shard_id) WHERE shard_id IS NOT NULL;

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use furrow_records::WrittenFile;
-use furrow_rollout::{Component, End, Group, Hashes, Id, Kind, PolicyKind, Score, Shard, Split, Trajectory};
+use furrow_rollout::{
+    Component, End, Group, Hashes, Id, Kind, PolicyKind, Score, Shard, Split, Trajectory, WeightsForm,
+    WeightsLink,
+};
 use rusqlite::{
     Connection, ErrorCode, OptionalExtension, Row, Transaction, TransactionBehavior, named_params, params,
 };
@@ -17,12 +20,13 @@ use super::{
     may_be_scored, may_fail,
 };
 use crate::durable;
+use crate::versions::{Source, VersionRow, VersionState, Versions};
 
 /// "frrw": tells `file` and SQLite's own tools whose database it is.
 const APPLICATION_ID: i32 = i32::from_be_bytes(*b"frrw");
 
 /// Raised whenever `schema.sql` changes.
-const SCHEMA: i32 = 1;
+const SCHEMA: i32 = 2;
 
 /// Somebody looking with the `sqlite3` tool may hold a read lock for a moment; longer is a fault.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -157,6 +161,7 @@ impl Ledger for SqliteLedger {
                 groups: load_groups(connection)?,
                 trajectories: load_trajectories(connection)?,
                 shards: load_shards(connection)?,
+                versions: load_versions(connection)?,
                 totals: load_totals(connection)?,
             })
         })
@@ -211,6 +216,11 @@ fn apply(transaction: &Transaction<'_>, mutation: &Mutation) -> Result<(), Failu
             publish_shard(transaction, shard_id, *manifest_version)
         }
         Mutation::ShardAbandoned { shard_id } => abandon_shard(transaction, shard_id),
+        Mutation::VersionProposed(row) => propose_version(transaction, row),
+        Mutation::VersionTaken { version, weights_sha256 } => {
+            take_version(transaction, *version, weights_sha256)
+        }
+        Mutation::VersionRefused { version, reason } => refuse_version(transaction, *version, reason),
     }
 }
 
@@ -436,6 +446,70 @@ fn abandon_shard(transaction: &Transaction<'_>, id: &Id<Shard>) -> Result<(), Fa
         transaction.prepare_cached(sql)?.execute([id.as_str()])?;
     }
     Ok(())
+}
+
+fn propose_version(transaction: &Transaction<'_>, row: &VersionRow) -> Result<(), Failure> {
+    load_versions(transaction)?.propose(row.clone()).map_err(refusal)?;
+    let (form, directory) = match &row.source {
+        Source::Directory { link, .. } => (Some(link.form.as_str()), Some(&link.directory)),
+        Source::Rollback { .. } => (None, None),
+    };
+    let sql = "INSERT INTO weights (version, publication_id, form, directory, base_version, state, weights_sha256, published_at_micros)
+               VALUES (?1, ?2, ?3, ?4, ?5, 'proposed', ?6, ?7)";
+    transaction.prepare_cached(sql)?.execute(params![
+        row.version,
+        row.publication_id,
+        form,
+        directory,
+        row.source.base(),
+        row.weights_sha256,
+        row.at_micros,
+    ])?;
+    Ok(())
+}
+
+fn take_version(transaction: &Transaction<'_>, version: i32, weights_sha256: &str) -> Result<(), Failure> {
+    load_versions(transaction)?.take(version, weights_sha256).map_err(refusal)?;
+    let sql =
+        "UPDATE weights SET state = 'taken', weights_sha256 = ?2 WHERE version = ?1 AND state = 'proposed'";
+    let changed = transaction.prepare_cached(sql)?.execute(params![version, weights_sha256])?;
+    expect_one(changed, "it is not proposed")
+}
+
+fn refuse_version(transaction: &Transaction<'_>, version: i32, reason: &str) -> Result<(), Failure> {
+    load_versions(transaction)?.refuse(version, reason).map_err(refusal)?;
+    let sql = "UPDATE weights SET state = 'refused', reason = ?2 WHERE version = ?1 AND state = 'proposed'";
+    let changed = transaction.prepare_cached(sql)?.execute(params![version, reason])?;
+    expect_one(changed, "it is not proposed")
+}
+
+fn load_versions(connection: &Connection) -> Result<Versions, Failure> {
+    let sql = "SELECT version, publication_id, form, directory, base_version, state, reason, weights_sha256, published_at_micros
+               FROM weights ORDER BY version";
+    let rows = collect(connection, sql, |row| {
+        let base_version = row.get("base_version")?;
+        let source = match row.get::<_, Option<String>>("directory")? {
+            None => Source::Rollback { to: base_version },
+            Some(directory) => {
+                let link = WeightsLink { form: word(row, "form", WeightsForm::parse)?, directory };
+                Source::Directory { link, base_version }
+            }
+        };
+        let state = match row.get::<_, String>("state")?.as_str() {
+            "proposed" => VersionState::Proposed,
+            "taken" => VersionState::Taken,
+            _ => VersionState::Refused { reason: row.get("reason")? },
+        };
+        Ok(VersionRow {
+            version: row.get("version")?,
+            publication_id: row.get("publication_id")?,
+            source,
+            state,
+            weights_sha256: row.get("weights_sha256")?,
+            at_micros: row.get("published_at_micros")?,
+        })
+    })?;
+    Ok(Versions::of(rows))
 }
 
 fn load_run(connection: &Connection) -> Result<Option<RunRow>, Failure> {
@@ -821,7 +895,7 @@ mod tests {
         refused(&path("other"), "another program's database");
         drop(SqliteLedger::open(path("newer")).unwrap());
         Connection::open(path("newer")).unwrap().pragma_update(None, "user_version", 9).unwrap();
-        refused(&path("newer"), "its schema is version 9, this furrow reads 1");
+        refused(&path("newer"), "its schema is version 9, this furrow reads 2");
         assert_eq!(fs::read(path("other")).unwrap(), other);
     }
 

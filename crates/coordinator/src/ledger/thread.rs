@@ -38,6 +38,12 @@ pub const LEDGER_FAIL_POINTS: &[&str] = &[
     "ledger.after_shard_publish",
     "ledger.before_shard_abandon",
     "ledger.after_shard_abandon",
+    "ledger.before_version_propose",
+    "ledger.after_version_propose",
+    "ledger.before_version_take",
+    "ledger.after_version_take",
+    "ledger.before_version_refuse",
+    "ledger.after_version_refuse",
 ];
 
 /// How often a full disk is looked at again.

@@ -253,6 +253,20 @@ impl CoordinatorService for Coordinator {
         Err(Status::unimplemented("no worker asks"))
     }
 
+    async fn publish(
+        &self,
+        _request: Request<v1::PublishRequest>,
+    ) -> Result<Response<v1::PublishResponse>, Status> {
+        Err(Status::unimplemented("no worker asks"))
+    }
+
+    async fn weights(
+        &self,
+        _request: Request<v1::WeightsRequest>,
+    ) -> Result<Response<v1::WeightsResponse>, Status> {
+        Err(Status::unimplemented("no worker asks"))
+    }
+
     async fn drain(
         &self,
         _request: Request<v1::DrainRequest>,
@@ -276,7 +290,12 @@ impl RegistrationService for Coordinator {
             book.known = true;
             book.registered += 1;
             let epoch = book.registered.into();
-            Ok(Response::new(v1::RegisterResponse { run_id: "r".into(), epoch, heartbeat_millis: 20 }))
+            Ok(Response::new(v1::RegisterResponse {
+                run_id: "r".into(),
+                epoch,
+                heartbeat_millis: 20,
+                weights: None,
+            }))
         })
     }
 
@@ -288,7 +307,7 @@ impl RegistrationService for Coordinator {
             book.beats += 1;
             (book.known, book.run_over)
         });
-        Ok(Response::new(v1::HeartbeatResponse { known, run_over }))
+        Ok(Response::new(v1::HeartbeatResponse { known, run_over, weights: None }))
     }
 
     async fn leave(

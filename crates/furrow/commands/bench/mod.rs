@@ -16,6 +16,7 @@ mod peer;
 mod records;
 mod report;
 mod scratch;
+mod swap;
 
 use clap::{Args, Subcommand};
 
@@ -38,6 +39,8 @@ pub enum BenchCommand {
     Model(model::ModelArgs),
     /// Screenshots into durable shards, beside the disk's own rate; and the time from a trajectory's end to the manifest
     Records(records::RecordsArgs),
+    /// New weights under sessions that decode without rest: how long nothing runs
+    Swap(swap::SwapArgs),
 }
 
 /// How every benchmark is run and told.
@@ -61,5 +64,6 @@ pub fn run(command: &BenchCommand) -> Result<(), Failure> {
         BenchCommand::Llama(args) => llama::run(args),
         BenchCommand::Model(args) => model::run(args),
         BenchCommand::Records(args) => records::run(args),
+        BenchCommand::Swap(args) => swap::run(args),
     }
 }

@@ -139,7 +139,7 @@ fn no_delta_is_taken_that_is_not_what_it_says() {
     let wrong = "0".repeat(64);
     manifest("another format", &["delta.json", "unknown variant"], &|m| m["format"] = json!("other"));
     manifest("a later format", &["format_version is 2", "1 is the only one"], &|m| {
-        m["format_version"] = json!(2)
+        m["format_version"] = json!(2);
     });
     manifest("an unknown key", &["unknown field `also`"], &|m| m["also"] = json!(1));
     manifest("no base", &["missing field `base_version`"], &|m| {
@@ -155,7 +155,7 @@ fn no_delta_is_taken_that_is_not_what_it_says() {
     });
     manifest("another size", &["its size is", "not 5"], &|m| m["files"][FILE]["bytes"] = json!(5));
     manifest("another whole", &["the weights that come of it", &wrong], &|m| {
-        m["weights_sha256"] = json!(wrong)
+        m["weights_sha256"] = json!(wrong);
     });
     manifest("a file outside", &["../delta.safetensors", "inside the directory"], &|m| {
         m["files"] = json!({"../delta.safetensors": {"bytes": 1, "sha256": wrong}});
@@ -252,7 +252,8 @@ fn merged(weight: &[f64], inputs: usize, tensors: &Tensors, scale: f64) -> Vec<f
 fn an_adapter_is_merged_where_transformers_would_put_it() {
     let (made, team) = (Made::of("oracle/dense"), Team::new(2));
     let weight: Vec<f64> = floats(&made.tensors[OUT]);
-    let scales: [(&str, f64, &dyn Fn(&mut Value)); 4] = [
+    type Edit<'a> = &'a dyn Fn(&mut Value);
+    let scales: [(&str, f64, Edit<'_>); 4] = [
         ("alpha / r", 2.5, &|_| ()),
         ("alpha / sqrt(r)", 5.0 / 2.0_f64.sqrt(), &|c| c["use_rslora"] = json!(true)),
         ("an alpha of its own", 4.0, &|c| c["alpha_pattern"] = json!({"q_proj": 1, "mixer.o_proj": 8})),
@@ -318,7 +319,7 @@ fn no_adapter_is_taken_that_would_be_merged_wrongly() {
         check_refused(what, over(&adapter(&plain, edit)), words);
     };
     config("another method", &["peft_type is \"LOHA\"", "only \"LORA\""], &|c| {
-        c["peft_type"] = json!("LOHA")
+        c["peft_type"] = json!("LOHA");
     });
     config("no method", &["peft_type is null"], &|c| drop(c.as_object_mut().unwrap().remove("peft_type")));
     config("directions", &["use_dora is true"], &|c| c["use_dora"] = json!(true));

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use furrow_cuda::backend::{Options, Precision};
+use furrow_cuda::backend::{Options, Precision, Stage};
 use furrow_cuda::gpu::Places;
 use furrow_model::kernels::Compute;
 use furrow_model::template::TemplateFile;
@@ -10,6 +10,7 @@ use furrow_model::vision::Resample;
 use serde::{Deserialize, Serialize};
 
 use crate::constrain::Caps;
+use crate::engine::{OnSwap, Swaps};
 
 /// `[policy.engine]` as written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -52,6 +53,22 @@ pub struct EngineFile {
     pub feature_bytes: u64,
     /// Host memory for the states of idle sessions.
     pub parked_bytes: u64,
+}
+
+/// `[policy.weights]` as written: how published weights take over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct WeightsFile {
+    /// What becomes of sessions whose state older weights wrote: `keep` it, `rebuild` it from their past before their next step, or
+    /// `finish_on_old`: each trajectory ends on the weights it began with.
+    pub on_swap: String,
+    /// With `finish_on_old`: versions held beside the newest; newer weights wait until the trajectories of one have ended.
+    pub old_versions_max: u32,
+    /// Where a GPU keeps room for a second set of weights: on the `device`, in pinned memory of the `host`, or `none`; new ones are refused there
+    /// then.
+    pub stage: String,
+    /// Bytes brought to a GPU between two batches.
+    pub bring_bytes: u64,
 }
 
 /// `[policy.constrain]` as written: whether replies are held to the grammar, and the most tokens of each free text.
@@ -110,6 +127,8 @@ pub struct ModelConfig {
     pub resample: Resample,
     /// Sizes, as written.
     pub engine: EngineFile,
+    /// How published weights take over.
+    pub swaps: Swaps,
     /// Caps, where replies are held to the grammar.
     pub constrain: Option<Caps>,
     /// What stands in place of the checkpoint's layout.
@@ -140,6 +159,13 @@ impl Default for EngineFile {
     }
 }
 
+impl Default for WeightsFile {
+    fn default() -> Self {
+        let Swaps { old_versions_max, bring_bytes, .. } = Swaps::default();
+        Self { on_swap: "keep".into(), old_versions_max, stage: "none".into(), bring_bytes }
+    }
+}
+
 impl Default for ConstrainFile {
     fn default() -> Self {
         let Caps { note, thought, content, element, url, key } = Caps::default();
@@ -147,14 +173,57 @@ impl Default for ConstrainFile {
     }
 }
 
+impl WeightsFile {
+    fn stage(&self, wrong: &mut Vec<String>) -> Stage {
+        match self.stage.as_str() {
+            "none" => Stage::None,
+            "device" => Stage::Device,
+            "host" => Stage::Host,
+            other => {
+                wrong.push(format!("policy.weights.stage: {other:?}; use \"none\", \"device\" or \"host\""));
+                Stage::None
+            }
+        }
+    }
+
+    fn check(&self, backend: &str) -> Result<Swaps, Vec<String>> {
+        let mut wrong = Vec::new();
+        let on_swap = match self.on_swap.as_str() {
+            "keep" => OnSwap::Keep,
+            "rebuild" => OnSwap::Rebuild,
+            "finish_on_old" => OnSwap::FinishOnOld,
+            other => {
+                wrong.push(format!(
+                    "policy.weights.on_swap: {other:?}; use \"keep\", \"rebuild\" or \"finish_on_old\""
+                ));
+                OnSwap::Keep
+            }
+        };
+        if on_swap == OnSwap::FinishOnOld && backend == "cuda" {
+            wrong.push(
+                "policy.weights.on_swap: \"finish_on_old\"; a GPU holds one set of weights to run, use \"keep\" or \"rebuild\" there".into(),
+            );
+        }
+        if self.old_versions_max > 64 {
+            wrong.push(format!("policy.weights.old_versions_max: {}; use 0 to 64", self.old_versions_max));
+        }
+        if self.bring_bytes == 0 {
+            wrong.push("policy.weights.bring_bytes: 0; use 1 or more".into());
+        }
+        let Self { old_versions_max, bring_bytes, .. } = *self;
+        let swaps = Swaps { on_swap, old_versions_max, bring_bytes, ..Swaps::default() };
+        if wrong.is_empty() { Ok(swaps) } else { Err(wrong) }
+    }
+}
+
 impl EngineFile {
-    fn on_a_gpu(&self, precision: Precision) -> BackendChoice {
+    fn on_a_gpu(&self, precision: Precision, stage: Stage) -> BackendChoice {
         let cache = match self.kernel_cache.as_os_str().is_empty() {
             true => user_cache().join("furrow/kernels"),
             false => self.kernel_cache.clone(),
         };
         let libraries = self.cuda_libraries.clone();
-        let options = Options { precision, deterministic: self.deterministic, ..Options::default() };
+        let options = Options { precision, deterministic: self.deterministic, stage, ..Options::default() };
         BackendChoice::Cuda(Places { ordinal: self.gpu as usize, libraries, cache }, options)
     }
 
@@ -233,8 +302,13 @@ pub(super) fn check(
     engine: &EngineFile,
     constrain: &ConstrainFile,
     template: &LayoutFile,
+    weights: &WeightsFile,
 ) -> Result<ModelConfig, Vec<String>> {
     let mut wrong = engine.check();
+    let swaps = weights.check(&engine.backend).unwrap_or_else(|problems| {
+        wrong.extend(problems);
+        Swaps::default()
+    });
     if checkpoint.as_os_str().is_empty() {
         wrong.push("policy.checkpoint: empty; name the directory of a checkpoint".into());
     } else if !checkpoint.join("config.json").is_file() {
@@ -243,6 +317,7 @@ pub(super) fn check(
             checkpoint.display()
         ));
     }
+    let stage = weights.stage(&mut wrong);
     let mut word = |key: &str, value: &str, right: &str| {
         wrong.push(format!("policy.engine.{key}: {value:?}; use {right}"));
     };
@@ -257,7 +332,7 @@ pub(super) fn check(
     };
     let backend = match engine.backend.as_str() {
         "cpu" => BackendChoice::Cpu,
-        "cuda" => engine.on_a_gpu(precision),
+        "cuda" => engine.on_a_gpu(precision, stage),
         other => {
             word("backend", other, "\"cpu\" or \"cuda\"");
             BackendChoice::Cpu
@@ -290,6 +365,7 @@ pub(super) fn check(
         compute,
         resample,
         engine: engine.clone(),
+        swaps,
         constrain: constrain.caps(),
         template: template.clone(),
     })

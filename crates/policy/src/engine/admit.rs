@@ -76,7 +76,8 @@ impl Engine {
         if sequence.done() > 0 || matches!(session.state, State::Host(_)) {
             return Vec::new();
         }
-        sequence.forks_ahead().map(|position| (position, Name::of(sequence, position))).collect()
+        let version = self.version_of(session);
+        sequence.forks_ahead().map(|position| (position, Name::of(sequence, position, version))).collect()
     }
 
     /// Gives a step its places and fills them: from host memory, from a sibling's snapshot, or with nothing.

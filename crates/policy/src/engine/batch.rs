@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use furrow_model::backend::{Backend as _, BackendError, Inset, Span, Want};
 use furrow_model::sample::Picked;
-use furrow_rollout::FinishReason;
+use furrow_rollout::{FinishReason, PolicyVersion};
 
 use super::step::{Session, State};
 use super::{Engine, Fault, SessionId};
@@ -26,8 +26,17 @@ impl Session {
 }
 
 impl Engine {
+    /// Runs one batch for each version of the weights that has work: one, unless trajectories finish on older ones.
     pub(super) fn run_batch(&mut self) {
-        let ready = self.ready();
+        for version in self.versions_ready() {
+            if self.broken.is_none() && self.use_weights(version) {
+                self.run_batch_on(version);
+            }
+        }
+    }
+
+    fn run_batch_on(&mut self, version: PolicyVersion) {
+        let ready = self.ready(version);
         let prefill_tokens = self.pace.rows(&ready, self.limits.prefill_tokens);
         let mut batch = plan(ready, Limits { prefill_tokens, ..self.limits });
         let insets = self.bring_tiles(&mut batch);
@@ -37,9 +46,12 @@ impl Engine {
         self.features.unpin_all();
     }
 
-    fn ready(&self) -> Vec<Ready<SessionId>> {
+    fn ready(&self, version: PolicyVersion) -> Vec<Ready<SessionId>> {
         let ready = |(id, session): (&SessionId, &Session)| {
             let step = session.step.as_ref().filter(|step| step.is_admitted)?;
+            if self.version_of(session) != version {
+                return None;
+            }
             let span = session.next()?;
             Some(Ready {
                 key: *id,
@@ -77,11 +89,13 @@ impl Engine {
         if rows.is_empty() {
             return Ok(Some(Vec::new()));
         }
-        let keys: Vec<_> = rows.iter().map(|rows| rows.tile.hash).collect();
+        let vision = self.shelf.vision();
+        let key_of = |rows: &TileRows<'_>| TileKey { pixels: rows.tile.hash, vision };
+        let keys: Vec<_> = rows.iter().map(key_of).collect();
         let Some(fetch) = self.features.pin(&keys) else { return Ok(None) };
         self.device.release(&fetch.evicted);
         let tile =
-            |key: &TileKey| rows.iter().find(|rows| rows.tile.hash == *key).map(|rows| rows.tile.clone());
+            |key: &TileKey| rows.iter().find(|rows| key_of(rows) == *key).map(|rows| rows.tile.clone());
         let missing: Vec<_> = fetch.missing.iter().filter_map(tile).collect();
         let began = Instant::now();
         if !missing.is_empty() {
@@ -91,7 +105,7 @@ impl Engine {
             }
         }
         let inset = |rows: &TileRows<'_>| {
-            let feature = self.features.get(&rows.tile.hash)?;
+            let feature = self.features.get(&key_of(rows))?;
             Some(Inset { at: rows.at, len: rows.len, feature, row: rows.row })
         };
         let insets = rows.iter().filter_map(inset).collect();
@@ -216,7 +230,7 @@ impl Engine {
         for id in batch {
             let Some(mut session) = self.sessions.remove(id) else { continue };
             let (_, is_fork) = session.active();
-            let version = Some(self.settings.version);
+            let version = Some(self.shelf.on_device());
             match &mut session.step {
                 Some(step) if is_fork => step.version_min = step.version_min.or(version),
                 _ => session.version_min = session.version_min.or(version),
@@ -256,12 +270,12 @@ impl Engine {
         let (Some(place), Some(slot)) = (place, self.places.take_slot()) else { return };
         self.device.copy_slot(place.slot, slot);
         let pages = self.places.share(place, tokens);
-        let version = version.unwrap_or(self.settings.version);
+        let version = version.unwrap_or(self.shelf.on_device());
         self.snapshots.keep(name, Place { slot, pages }, tokens, version);
     }
 
     fn take(&mut self, id: SessionId, picked: Picked) {
-        let version = self.settings.version;
+        let version = self.shelf.on_device();
         let Some(session) = self.sessions.get_mut(&id) else { return };
         match picked {
             Picked::Token(token) => match session.take(&token, version) {

@@ -46,6 +46,8 @@ pub struct Session {
     pub life: CancellationToken,
     /// What is kept.
     pub base: Sequence,
+    /// Version of the weights it keeps to; `None`: whichever is newest.
+    pub pinned: Option<PolicyVersion>,
     /// Where the base's state is.
     pub state: State,
     /// Oldest version that wrote any of it.
@@ -127,9 +129,10 @@ pub struct Tally {
 }
 
 impl Session {
-    pub fn new(life: CancellationToken, origin: Option<StateOrigin>) -> Self {
+    pub fn new(life: CancellationToken, origin: Option<StateOrigin>, pinned: Option<PolicyVersion>) -> Self {
         Self {
             life,
+            pinned,
             base: Sequence::default(),
             state: State::Nowhere,
             version_min: None,
@@ -288,8 +291,9 @@ impl Tally {
 impl Engine {
     /// Goes on with a reply after its prompt was laid or a token drawn.
     pub(super) fn proceed(&mut self, id: SessionId) {
-        let (chunk, version) = (self.settings.chunk, self.settings.version);
+        let (chunk, newest) = (self.settings.chunk, self.shelf.newest());
         let Some(session) = self.sessions.get_mut(&id) else { return };
+        let version = session.pinned.unwrap_or(newest);
         if let Some(reason) = session.proceed(chunk, version) {
             self.finish(id, reason);
         }
@@ -303,7 +307,7 @@ impl Engine {
         self.waiting.retain(|waiting| *waiting != id);
         session.touched = self.clock;
         let versions = [session.version_min, step.version_min].into_iter().flatten();
-        let state_version_min = versions.min().unwrap_or(self.settings.version);
+        let state_version_min = versions.min().unwrap_or(session.pinned.unwrap_or(self.shelf.newest()));
         let reply = match step.asked.take() {
             None => {
                 session.brought.add(&step.tally);

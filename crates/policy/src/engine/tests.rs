@@ -2,6 +2,7 @@
 
 mod alone;
 mod claims;
+mod swaps;
 mod world;
 
 use furrow_rollout::{ContextPolicy, StateOrigin};

@@ -21,15 +21,19 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 
-use super::{Model, Shared};
+use super::weights::Loader;
+use super::{InUse, Model, Shared};
 use crate::config::{BackendChoice, ModelConfig};
 use crate::constrain::ConstraintError;
 use crate::conversation::Replay;
-use crate::engine::{Engine, Misfit, Settings};
+use crate::engine::{Engine, Misfit, Settings, Swaps};
 use crate::prompt;
 
 /// Events on their way to the engine: an open, a step or a close of each session at once is as many as there can be of use.
 const EVENTS_MAX: usize = 1024;
+
+/// Weights on their way to be taken apart: one set is usual, more only when versions come faster than memory is given back.
+const RETIRED_MAX: usize = 4;
 
 /// Why a checkpoint is not run.
 #[derive(Debug, thiserror::Error)]
@@ -120,21 +124,21 @@ impl Model {
         let vision = checkpoint.config().vision.clone().ok_or_else(|| ModelError::NoVision { dir: dir() })?;
         let (template, marks) = layout(config, checkpoint.config())?;
         let gpu = gpu(&config.backend)?;
-        let weights_sha256 = checkpoint.weights_sha256(&team);
+        let named = checkpoint.hashes(&team);
         let embeddings = checkpoint.tensor("backbone.embeddings.weight").map_err(refused)?;
         let embedding_rows = embeddings.shape().first().copied().unwrap_or(0);
         let model = checkpoint.config().clone();
         let unfit = |problems| ModelError::Unfit { dir: dir(), problems };
         template.tokenizer().fits(&model, embedding_rows).map_err(unfit)?;
         let hashes = Hashes {
-            weights: Some(weights_sha256),
+            weights: None,
             tokenizer: Some(hex(template.tokenizer().sha256())),
             template: Some(hex(template.sha256())),
             grammar: None,
             processor: Some(processor_sha256(&vision, config)),
         };
         let (vocabulary, version) = (model.text.vocabulary, PolicyVersion(0));
-        let settings = settings(config, &model, version);
+        let settings = settings(config, &model, (version, named.vision));
         let room = room(config, &settings, &vision, model.text.hidden);
         let backend = match (&config.backend, gpu) {
             (BackendChoice::Cuda(_, options), Some(gpu)) => on_a_gpu(&checkpoint, room, *options, gpu)?,
@@ -145,11 +149,16 @@ impl Model {
             }
         };
         drop((checkpoint, team));
-        let engine = Engine::new(backend, settings)?;
+        let (bin, mut retired) = mpsc::channel(RETIRED_MAX);
+        let engine = Engine::new(backend, settings)?.retiring_to(bin);
         let places = engine.places_max();
         let (events, receiver) = mpsc::channel(EVENTS_MAX);
         let running = std::thread::Builder::new().name("furrow-engine".into());
-        let thread = running.spawn(move || drop(engine.run(receiver))).map_err(ModelError::Thread)?;
+        let engine = running.spawn(move || drop(engine.run(receiver))).map_err(ModelError::Thread)?;
+        let retiring = std::thread::Builder::new().name("furrow-retired".into());
+        // Ends with the engine, which holds the other end.
+        let retiring = retiring.spawn(move || while retired.blocking_recv().is_some() {});
+        let retiring = retiring.map_err(ModelError::Thread)?;
         let shared = Shared {
             events,
             sessions: AtomicU64::new(0),
@@ -168,10 +177,18 @@ impl Model {
                 BackendChoice::Cuda(_, options) if options.deterministic => Replay::AsLived,
                 BackendChoice::Cuda(..) => Replay::AtOnce,
             },
-            version,
+            on_swap: config.swaps.on_swap,
+            in_use: Mutex::new(InUse { version, weights_sha256: named.weights }),
             template,
         };
-        let opened = Self { shared: Arc::new(shared), hashes, places, thread: Mutex::new(Some(thread)) };
+        let opened = Self {
+            shared: Arc::new(shared),
+            hashes,
+            places,
+            loader: Arc::new(Loader::of(config)),
+            taking: tokio::sync::Mutex::default(),
+            threads: Mutex::new(vec![engine, retiring]),
+        };
         // A grammar that cannot be enforced is told now, not to the first session.
         opened.shared.constraint(&spec.grammar, spec.sampling.max_tokens)?;
         tracing::info!(checkpoint = %config.checkpoint.display(), places, "model loaded");
@@ -199,7 +216,8 @@ impl Arena {
         let refused = |why: CheckpointError| ModelError::Checkpoint { dir: dir(), source: Box::new(why) };
         let model = Config::read(&config.checkpoint).map_err(|why| refused(why.into()))?;
         let vision = model.vision.as_ref().ok_or_else(|| ModelError::NoVision { dir: dir() })?;
-        let room = room(config, &settings(config, &model, PolicyVersion(0)), vision, model.text.hidden);
+        let room =
+            room(config, &settings(config, &model, (PolicyVersion(0), [0; 32])), vision, model.text.hidden);
         let checkpoint = Checkpoint::open(&config.checkpoint).ok();
         let plan = match &checkpoint {
             Some(checkpoint) => cuda::plan_of(checkpoint, &room, options),
@@ -224,7 +242,7 @@ fn layout(config: &ModelConfig, model: &Config) -> Result<(Template, crate::cont
     Ok((template, marks))
 }
 
-fn settings(config: &ModelConfig, model: &Config, version: PolicyVersion) -> Settings {
+fn settings(config: &ModelConfig, model: &Config, (version, vision): (PolicyVersion, [u8; 32])) -> Settings {
     let engine = &config.engine;
     let positions_max = u32::try_from(model.text.positions_max).unwrap_or(u32::MAX);
     Settings {
@@ -235,6 +253,7 @@ fn settings(config: &ModelConfig, model: &Config, version: PolicyVersion) -> Set
         context_tokens_max: engine.context_tokens_max.min(positions_max),
         parked_bytes_max: engine.parked_bytes,
         version,
+        swaps: Swaps { vision, ..config.swaps },
     }
 }
 

@@ -1,6 +1,7 @@
 //! One session of the `model` policy: screenshots in, turns shown to the engine, replies read, accounts written.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use furrow_rollout::{ContextPolicy, Outcome, PolicyKind, PolicyVersion, Reply as Said, Screenshot, Trace};
 use furrow_wire::{Opening, PastStep};
@@ -12,7 +13,7 @@ use crate::constrain::Constraint;
 use crate::context::Turn as Shown;
 use crate::conversation::Conversation;
 use crate::draw::{Response, Stream};
-use crate::engine::{Ask, Event, Reply, SessionId};
+use crate::engine::{Ask, Event, OnSwap, Reply, SessionId};
 use crate::grammar::{self, Seen};
 use crate::policy::{Answer, PolicyError, Session, Turn};
 use crate::prompt::{self, Text, Told};
@@ -33,6 +34,10 @@ pub(super) struct ModelSession {
     told: Vec<Told>,
     /// The step that comes next.
     next: u32,
+    /// Version of the weights when its state was begun.
+    begun_on: PolicyVersion,
+    /// What it was shown and said, where it may have to be read again by newer weights.
+    past: Vec<PastStep>,
 }
 
 impl ModelSession {
@@ -52,8 +57,41 @@ impl ModelSession {
             constraint,
             told: Vec::new(),
             next: 0,
+            begun_on: shared.in_use().version,
+            past: Vec::new(),
             shared,
         }
+    }
+
+    /// Whether newer weights shall not go on with the state that older ones wrote.
+    fn is_to_be_rebuilt(&self) -> bool {
+        self.next > 0 && self.remembers() && self.begun_on < self.shared.in_use().version
+    }
+
+    /// Has its past read again by the weights in use, as a worker would that never held it.
+    async fn rebuild(&mut self) -> Result<(), PolicyError> {
+        let shared = self.shared.clone();
+        shared.tell(Event::Close(self.id)).await?;
+        let life = CancellationToken::new();
+        self.id = SessionId(shared.sessions.fetch_add(1, Ordering::Relaxed));
+        self._life = life.clone().drop_guard();
+        self.begun_on = shared.in_use().version;
+        self.conversation = Conversation::new(self.keep(), shared.replay);
+        self.told.clear();
+        let past = std::mem::take(&mut self.past);
+        (self.next, self.opening.past_steps) = (0, past.len() as u32);
+        let (opened, answer) = oneshot::channel();
+        shared.tell(Event::Open { session: self.id, rebuilt: true, life, opened }).await?;
+        answer.await.map_err(|_| gone())?.map_err(|fault| fault_at(self.next, &fault))?;
+        for step in past {
+            self.recall(step).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether its steps may have to be read again.
+    fn remembers(&self) -> bool {
+        self.shared.on_swap == OnSwap::Rebuild && self.keep() != ContextPolicy::Fresh
     }
 
     fn keep(&self) -> ContextPolicy {
@@ -180,11 +218,17 @@ impl Session for ModelSession {
             self.engine_step(vec![stretch], None).await?;
         }
         self.next = step + 1;
+        if self.remembers() {
+            self.past.push(past);
+        }
         Ok(())
     }
 
     async fn act(&mut self, turn: Turn<'_>) -> Result<Answer, PolicyError> {
         self.in_order(turn.step)?;
+        if self.is_to_be_rebuilt() {
+            self.rebuild().await?;
+        }
         let picture = self.picture(turn.step, &turn.observation.screenshot).await?;
         let text = self.text(turn.last_outcome);
         let no_vision = || PolicyError::Failed { step: turn.step, why: "the model reads text only".into() };
@@ -198,6 +242,15 @@ impl Session for ModelSession {
         self.next += 1;
         let response = trace.tokens.as_ref().map_or(&[][..], |tokens| &tokens.response_token_ids);
         let said = self.read(&turn, response);
+        if self.remembers() {
+            self.past.push(PastStep {
+                step: turn.step,
+                screenshot: turn.observation.screenshot.clone(),
+                last_outcome: turn.last_outcome.cloned(),
+                reply: said.clone(),
+                trace: trace.clone(),
+            });
+        }
         Ok(Answer::Reply(Box::new((said, trace))))
     }
 }

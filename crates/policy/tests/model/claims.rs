@@ -14,14 +14,14 @@ use crate::ground::*;
 
 /// K and its pictures, from the rows alone.
 #[derive(Default)]
-struct Kept {
+pub struct Kept {
     ids: Vec<u32>,
     spans: Vec<ImageSpan>,
 }
 
 impl Kept {
     /// Holds a row against what is kept, and goes on. Returns the whole prompt.
-    fn row(&mut self, row: &TokenTrace) -> Vec<u32> {
+    pub fn row(&mut self, row: &TokenTrace) -> Vec<u32> {
         assert_eq!(row.prefix_len as usize, self.ids.len());
         assert_eq!(row.prefix_hash, token_hash(&self.ids, &self.spans));
         let prompt = [&self.ids[..], &row.prompt_token_ids].concat();
@@ -38,7 +38,7 @@ impl Kept {
 }
 
 /// Log-probs of every input token but the first, in one pass.
-fn logprobs(
+pub fn logprobs(
     weights: &std::sync::Arc<Weights>,
     opening: &Opening,
     ids: &[u32],

@@ -5,3 +5,4 @@ mod alone;
 mod claims;
 mod doors;
 mod ground;
+mod weights;

@@ -14,7 +14,7 @@ use crate::constrain::{Caps, Constraint, Lexicon};
 use crate::context::{Marks, Seen, Turn};
 use crate::conversation::{Conversation, Replay};
 use crate::draw::{Response, Stream};
-use crate::engine::{Ask, Engine, Event, Fault, Reply, SessionId, Settings};
+use crate::engine::{Ask, Engine, Event, Fault, Reply, SessionId, Settings, Swaps};
 use crate::grammar::HOLO_NAVIGATION;
 use crate::sequence::Picture;
 use crate::sim::{Cost, Sim, SimSettings};
@@ -79,6 +79,7 @@ pub fn settings() -> Settings {
         context_tokens_max: 1024,
         parked_bytes_max: 64 << 20,
         version: PolicyVersion(1),
+        swaps: Swaps::default(),
     }
 }
 

@@ -1,0 +1,347 @@
+//! Policy versions: which weights were published, what each is made of, and what became of it. Plain functions of the rows.
+//!
+//! ```text
+//! proposed ──a policy worker runs it──▶ taken
+//!     └──────every one refuses it─────▶ refused
+//! ```
+//! Numbers only grow, and a refused one is not used again. Version 0 is the checkpoint that the job names; it has no row.
+
+use std::collections::BTreeSet;
+
+use furrow_rollout::{PolicyVersion, WEIGHTS_LINKS_MAX, WeightsForm, WeightsLink, WeightsOrder};
+
+/// One published version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VersionRow {
+    /// Its number, from 1.
+    pub version: i32,
+    /// Names its publication: the same again is the same version.
+    pub publication_id: String,
+    /// What it is made of.
+    pub source: Source,
+    /// What became of it.
+    pub state: VersionState,
+    /// What its weights hash to, in hexadecimal: said by whoever published it, or found by the first worker that runs it.
+    pub weights_sha256: Option<String>,
+    /// Wall clock, microseconds since the Unix epoch.
+    pub at_micros: i64,
+}
+
+/// What a version is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A directory; a delta or an adapter goes over an earlier version.
+    Directory {
+        /// The directory.
+        link: WeightsLink,
+        /// What it goes over, if it is not whole.
+        base_version: i32,
+    },
+    /// The weights of an earlier version.
+    Rollback {
+        /// Which.
+        to: i32,
+    },
+}
+
+/// What became of a version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VersionState {
+    /// No policy worker runs it yet.
+    Proposed,
+    /// One does, or did.
+    Taken,
+    /// None can.
+    Refused {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// All versions of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Versions {
+    rows: Vec<VersionRow>,
+}
+
+impl VersionState {
+    /// Its word.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Proposed => "proposed",
+            Self::Taken => "taken",
+            Self::Refused { .. } => "refused",
+        }
+    }
+}
+
+impl Source {
+    /// The version it needs.
+    pub fn base(&self) -> i32 {
+        match self {
+            Self::Directory { base_version, .. } => *base_version,
+            Self::Rollback { to } => *to,
+        }
+    }
+}
+
+impl Versions {
+    /// Of rows in the order of their numbers.
+    pub fn of(rows: Vec<VersionRow>) -> Self {
+        Self { rows }
+    }
+
+    /// In the order of their numbers.
+    pub fn rows(&self) -> &[VersionRow] {
+        &self.rows
+    }
+
+    /// A version that was published.
+    pub fn get(&self, version: i32) -> Option<&VersionRow> {
+        let at = self.rows.binary_search_by_key(&version, |row| row.version).ok()?;
+        self.rows.get(at)
+    }
+
+    /// The version of a publication, unless it was refused: then it may be tried again.
+    pub fn of_publication(&self, publication_id: &str) -> Option<&VersionRow> {
+        let same = |row: &&VersionRow| row.publication_id == publication_id && !row.is_refused();
+        self.rows.iter().rev().find(same)
+    }
+
+    /// The newest number there is.
+    pub fn last(&self) -> i32 {
+        self.rows.last().map_or(0, |row| row.version)
+    }
+
+    /// The newest version that a policy worker runs or ran; 0: what the job names.
+    pub fn current(&self) -> i32 {
+        let taken = |row: &&VersionRow| row.state == VersionState::Taken;
+        self.rows.iter().rev().find(taken).map_or(0, |row| row.version)
+    }
+
+    /// What policy workers shall run: the newest version that was not refused.
+    pub fn order(&self) -> Option<WeightsOrder> {
+        let row = self.rows.iter().rev().find(|row| !row.is_refused())?;
+        let links = self.links(row.version).ok()?;
+        Some(WeightsOrder {
+            version: PolicyVersion(row.version),
+            links,
+            weights_sha256: row.weights_sha256.clone(),
+        })
+    }
+
+    /// Directories that a policy worker needs which starts now.
+    pub fn needed(&self) -> Vec<String> {
+        let wanted = [self.current(), self.order().map_or(0, |order| order.version.0)];
+        let links = wanted.into_iter().filter_map(|version| self.links(version).ok()).flatten();
+        let directories: BTreeSet<String> = links.map(|link| link.directory).collect();
+        directories.into_iter().collect()
+    }
+
+    /// What a version is made of, over the job's own checkpoint.
+    pub fn links(&self, version: i32) -> Result<Vec<WeightsLink>, String> {
+        let (mut links, mut at) = (Vec::new(), version);
+        while at != 0 {
+            let row = self.get(at).ok_or_else(|| format!("there is no version {at}"))?;
+            at = row.source.base();
+            let Source::Directory { link, .. } = &row.source else { continue };
+            links.push(link.clone());
+            if links.len() > WEIGHTS_LINKS_MAX {
+                return Err(format!(
+                    "it would be made of more than {WEIGHTS_LINKS_MAX} directories; publish a whole checkpoint"
+                ));
+            }
+            if link.form == WeightsForm::Full {
+                break;
+            }
+        }
+        links.reverse();
+        Ok(links)
+    }
+
+    /// A version is published; says why not.
+    pub fn propose(&mut self, row: VersionRow) -> Result<(), String> {
+        if row.version <= self.last() {
+            return Err(format!("version {} is not newer than {}", row.version, self.last()));
+        }
+        if row.state != VersionState::Proposed {
+            return Err("it is run by nobody yet".to_owned());
+        }
+        if let Some(same) = self.of_publication(&row.publication_id) {
+            return Err(format!("it was published as version {}", same.version));
+        }
+        let base = row.source.base();
+        match self.get(base) {
+            _ if base == 0 => {}
+            None => return Err(format!("there is no version {base} that it could go over")),
+            Some(base) if base.is_refused() => {
+                return Err(format!("version {} was refused; nothing can go over it", base.version));
+            }
+            Some(_) => {}
+        }
+        let version = row.version;
+        self.rows.push(row);
+        self.links(version).map(drop).inspect_err(|_| drop(self.rows.pop()))
+    }
+
+    /// A policy worker runs it, and this is what it hashes to.
+    pub fn take(&mut self, version: i32, weights_sha256: &str) -> Result<(), String> {
+        let row = self.proposed(version)?;
+        if row.weights_sha256.as_ref().is_some_and(|said| !said.eq_ignore_ascii_case(weights_sha256)) {
+            return Err("its weights have another hash".to_owned());
+        }
+        row.weights_sha256 = Some(weights_sha256.to_owned());
+        row.state = VersionState::Taken;
+        Ok(())
+    }
+
+    /// No policy worker can run it.
+    pub fn refuse(&mut self, version: i32, reason: &str) -> Result<(), String> {
+        self.proposed(version)?.state = VersionState::Refused { reason: reason.to_owned() };
+        Ok(())
+    }
+
+    fn proposed(&mut self, version: i32) -> Result<&mut VersionRow, String> {
+        let at = self.rows.binary_search_by_key(&version, |row| row.version);
+        let row = at.ok().and_then(|at| self.rows.get_mut(at));
+        let row = row.ok_or_else(|| format!("there is no version {version}"))?;
+        match row.state {
+            VersionState::Proposed => Ok(row),
+            _ => Err(format!("version {version} is {} already", row.state.as_str())),
+        }
+    }
+}
+
+impl VersionRow {
+    /// Whether no policy worker can run it.
+    pub fn is_refused(&self) -> bool {
+        matches!(self.state, VersionState::Refused { .. })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    pub fn row(version: i32, form: WeightsForm, base_version: i32) -> VersionRow {
+        let link = WeightsLink { form, directory: format!("/w/{version}") };
+        VersionRow {
+            version,
+            publication_id: format!("p{version}"),
+            source: Source::Directory { link, base_version },
+            state: VersionState::Proposed,
+            weights_sha256: None,
+            at_micros: 1,
+        }
+    }
+
+    pub fn hash(version: i32) -> String {
+        format!("{version:064x}")
+    }
+
+    fn directories(versions: &Versions, version: i32) -> String {
+        let links = versions.links(version).unwrap();
+        links.iter().map(|link| link.directory.trim_start_matches("/w/")).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn a_version_is_made_of_the_last_whole_one_and_what_goes_over_it() {
+        use WeightsForm::{Adapter, Delta, Full};
+        let mut versions = Versions::default();
+        let published =
+            [(1, Delta, 0), (2, Full, 0), (3, Delta, 2), (4, Adapter, 3), (5, Adapter, 2), (6, Adapter, 0)];
+        for (version, form, base) in published {
+            versions.propose(row(version, form, base)).unwrap();
+        }
+        let back = VersionRow { source: Source::Rollback { to: 4 }, ..row(7, Full, 0) };
+        versions.propose(back).unwrap();
+        let own = VersionRow { source: Source::Rollback { to: 0 }, ..row(8, Full, 0) };
+        versions.propose(own).unwrap();
+        let want = ["", "1", "2", "2 3", "2 3 4", "2 5", "6", "2 3 4", ""];
+        for (version, want) in (0..).zip(want) {
+            assert_eq!(directories(&versions, version), want, "version {version}");
+        }
+        assert_eq!(versions.order().unwrap().version, PolicyVersion(8));
+    }
+
+    #[test]
+    fn what_contradicts_is_refused_and_changes_nothing() {
+        use WeightsForm::{Delta, Full};
+        let mut versions = Versions::default();
+        versions.propose(row(1, Full, 0)).unwrap();
+        versions.propose(row(2, Full, 0)).unwrap();
+        versions.refuse(2, "torn").unwrap();
+        let before = versions.clone();
+        let mut check = |change: &dyn Fn(&mut Versions) -> Result<(), String>, want: &str| {
+            let told = change(&mut versions).unwrap_err();
+            assert!(told.contains(want), "{want:?} not in {told:?}");
+            assert_eq!(versions, before);
+        };
+        check(&|versions| versions.propose(row(2, Full, 0)), "not newer than 2");
+        check(&|versions| versions.propose(row(3, Delta, 2)), "version 2 was refused");
+        check(&|versions| versions.propose(row(4, Delta, 3)), "no version 3");
+        check(&|versions| versions.propose(row(3, Delta, 3)), "no version 3");
+        let again = VersionRow { publication_id: "p1".into(), ..row(3, Full, 0) };
+        check(&|versions| versions.propose(again.clone()), "published as version 1");
+        check(&|versions| versions.take(2, &hash(2)), "refused already");
+        check(&|versions| versions.take(9, &hash(9)), "no version 9");
+        check(&|versions| versions.refuse(9, ""), "no version 9");
+        let retried = VersionRow { publication_id: "p2".into(), ..row(3, Full, 0) };
+        versions.propose(retried).unwrap();
+        for version in 4..4 + WEIGHTS_LINKS_MAX as i32 - 1 {
+            versions.propose(row(version, Delta, version - 1)).unwrap();
+        }
+        let last = versions.last();
+        let told = versions.propose(row(last + 1, Delta, last)).unwrap_err();
+        assert!(told.contains("more than 64 directories"), "{told}");
+        assert_eq!(versions.last(), last);
+    }
+
+    /// Whatever is asked in whatever order: numbers grow, what is current never goes back, and what is ordered is never refused nor older.
+    #[derive(Debug, Clone)]
+    enum Asked {
+        Propose(i32, u8, i32),
+        Take(i32),
+        Refuse(i32),
+    }
+
+    proptest! {
+        #[test]
+        fn versions_never_go_back(asked in prop::collection::vec(
+            prop_oneof![
+                3 => (1..12, 0_u8..4, 0..12).prop_map(|(version, kind, base)| Asked::Propose(version, kind, base)),
+                2 => (1..12).prop_map(Asked::Take),
+                1 => (1..12).prop_map(Asked::Refuse),
+            ],
+            0..60,
+        )) {
+            let mut versions = Versions::default();
+            let mut current = 0;
+            for asked in asked {
+                let before = versions.clone();
+                let done = match asked {
+                    Asked::Propose(version, 3, to) => {
+                        versions.propose(VersionRow { source: Source::Rollback { to }, ..row(version, WeightsForm::Full, 0) })
+                    }
+                    Asked::Propose(version, kind, base) => versions.propose(row(version, WeightsForm::ALL[kind as usize], base)),
+                    Asked::Take(version) => versions.take(version, &hash(version)),
+                    Asked::Refuse(version) => versions.refuse(version, "it cannot be read"),
+                };
+                if done.is_err() {
+                    prop_assert_eq!(&versions, &before);
+                }
+                prop_assert!(versions.rows().is_sorted_by(|a, b| a.version < b.version));
+                prop_assert!(versions.current() >= current);
+                current = versions.current();
+                let ordered = versions.order().map_or(0, |order| order.version.0);
+                prop_assert!(ordered >= current);
+                prop_assert!(ordered == 0 || !versions.get(ordered).unwrap().is_refused());
+                for row in versions.rows() {
+                    prop_assert!(versions.links(row.version).is_ok());
+                }
+            }
+        }
+    }
+}

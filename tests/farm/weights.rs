@@ -1,0 +1,160 @@
+//! Weights are published while everything is killed that has to do with it: versions only grow, each publication is one version, and a policy
+//! worker that starts again runs what the others ran.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::farm::{FURROW, Farm, Ground, Role, air_tasks, pause};
+
+const GROUPS: u32 = 6;
+const GROUP_SIZE: u32 = 2;
+
+/// A `furrow publish` of a directory under a name, or of an earlier version.
+fn publishing(farm: &Farm, arguments: &[&str]) -> Child {
+    let mut command = Command::new(FURROW);
+    command.args(["publish", "--json", "--deadline", "120", "--run"]).arg(farm.run_dir()).args(arguments);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// What it said, once it ended well: every policy worker moved.
+#[track_caller]
+fn published(farm: &Farm, child: Child) -> Value {
+    let output = child.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let wrong = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}\n{wrong}\n{}", farm.outputs());
+    let said: Value = serde_json::from_str(&told).unwrap();
+    assert!(said["workers"].as_array().unwrap().iter().all(|worker| worker["moved"] == true), "{said}");
+    said
+}
+
+fn write_checkpoint(path: &Path, seed: &str) {
+    let made = Command::new(FURROW).args(["checkpoint", "init", "--seed", seed]).arg(path).output();
+    assert!(made.unwrap().status.success());
+}
+
+#[test]
+fn versions_only_grow_whatever_is_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = ["11", "12", "13"].map(|seed| folder.path().join(format!("tiny-{seed}")));
+    for (path, seed) in paths.iter().zip(["11", "12", "13"]) {
+        write_checkpoint(path, seed);
+    }
+    let [checkpoint, first, second] = paths;
+    let [first, second] = [&first, &second].map(|path| path.to_str().unwrap());
+    // Two trajectories a version: the run cannot end before version 5 is in use.
+    let job = format!(
+        "{tasks}\
+         [policy]\nkind = \"model\"\ncheckpoint = {checkpoint:?}\n[policy.engine]\ncontext_tokens_max = 8192\n\
+         [policy.constrain]\nenabled = true\nnote = 2\nthought = 2\ncontent = 2\nelement = 2\n\
+         [env]\nsessions_max = 4\n[records]\nmax_delay_millis = 500\n\
+         [limits]\ntrajectories_per_version = {GROUP_SIZE}\nmax_off_policy_versions = 0\nlease_millis = 4000\nheartbeat_millis = 300\n\
+         attempts_max = 20\nfailure_budget = 1.0\n",
+        tasks = air_tasks(folder.path(), GROUPS, GROUP_SIZE),
+    );
+    let mut farm = Farm::new(Ground::Air(4000), &job);
+    farm.start_all();
+    farm.wait_until("acting", Duration::from_secs(120), |now| now.steps > 0);
+    let said = published(&farm, publishing(&farm, &[first, "--id", "one"]));
+    assert_eq!(
+        (&said["version"], &said["state"], &said["repeated"]),
+        (&1.into(), &"taken".into(), &false.into())
+    );
+
+    println!("the policy worker dies and starts with what the job names: it is brought to version 1");
+    farm.kill(Role::Policy);
+    farm.start(Role::Policy);
+    let said = published(&farm, publishing(&farm, &[first, "--id", "one"]));
+    assert_eq!((&said["version"], &said["repeated"]), (&1.into(), &true.into()));
+
+    println!("whoever publishes dies, and asks again");
+    let mut dying = publishing(&farm, &[second, "--id", "two"]);
+    (0..10).for_each(|_| pause());
+    dying.kill().unwrap();
+    dying.wait().unwrap();
+    let said = published(&farm, publishing(&farm, &[second, "--id", "two"]));
+    assert_eq!(said["version"], 2);
+
+    println!("the coordinator dies while weights are published");
+    let waits = publishing(&farm, &[first, "--id", "three"]);
+    (0..5).for_each(|_| pause());
+    farm.kill(Role::Coordinator);
+    farm.start(Role::Coordinator);
+    assert_eq!(published(&farm, waits)["version"], 3);
+
+    println!("the policy worker dies while weights are published");
+    let waits = publishing(&farm, &[second, "--id", "four"]);
+    farm.kill(Role::Policy);
+    farm.start(Role::Policy);
+    assert_eq!(published(&farm, waits)["version"], 4);
+
+    println!("weights that cannot be read are refused, and the others stay");
+    let torn = folder.path().join("torn");
+    copy(Path::new(first), &torn);
+    std::fs::write(torn.join("model.safetensors"), b"torn").unwrap();
+    let output = publishing(&farm, &[torn.to_str().unwrap(), "--id", "torn"]).wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("version 5 is refused") && told.contains("model.safetensors"), "{told}");
+
+    println!("an earlier version comes back under a new number, and everybody dies once more");
+    let said = published(&farm, publishing(&farm, &["--rollback-to", "1", "--id", "back"]));
+    assert_eq!(said["version"], 6);
+    farm.kill(Role::Coordinator);
+    farm.kill(Role::Policy);
+    farm.start(Role::Coordinator);
+    farm.start(Role::Policy);
+    farm.finish(Duration::from_secs(240));
+
+    let told = farm.check(GROUPS, GROUP_SIZE).unwrap_or_else(|breaches| panic!("{breaches}"));
+    println!("{told}");
+    let verified = Command::new(FURROW).args(["records", "verify"]).arg(farm.run_dir()).output().unwrap();
+    assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
+    check_versions(&farm.run_dir());
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for file in std::fs::read_dir(from).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
+    }
+}
+
+/// Ledger and data set, read by others' readers.
+const VERSIONS: &str = r#"
+import glob, sqlite3, sys
+import pyarrow.parquet as parquet
+run = sys.argv[1]
+ledger = sqlite3.connect(run + "/ledger.sqlite")
+weights = ledger.execute("SELECT version, state, publication_id FROM weights ORDER BY version").fetchall()
+assert [row[0] for row in weights] == [1, 2, 3, 4, 5, 6], weights
+assert [row[1] for row in weights] == ["taken"] * 4 + ["refused", "taken"], weights
+began = ledger.execute("SELECT trajectory_id, policy_version FROM trajectories ORDER BY token").fetchall()
+versions = [version for _, version in began]
+assert versions == sorted(versions), f"a trajectory began on older weights than one before it: {versions}"
+assert versions[0] == 0 and 5 not in versions, versions
+began, acted = dict(began), {}
+for path in sorted(glob.glob(run + "/data/steps/*.parquet")):
+    for row in parquet.read_table(path, columns=["trajectory_id", "step", "policy_versions", "state_version_min"]).to_pylist():
+        acted.setdefault(row["trajectory_id"], []).append(row)
+tokens = 0
+for trajectory, rows in acted.items():
+    rows.sort(key=lambda row: row["step"])
+    line = [version for row in rows for version in row["policy_versions"]]
+    tokens += len(line)
+    assert line == sorted(line), (trajectory, line)
+    assert line[0] >= began[trajectory], (trajectory, line[0], began[trajectory])
+    assert all(row["state_version_min"] <= min(row["policy_versions"]) for row in rows), trajectory
+print(f"{len(acted)} trajectories, {tokens} tokens, began on versions {sorted(set(versions))}")
+"#;
+
+fn check_versions(run_dir: &Path) {
+    let python = std::env::var("FURROW_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
+    let output = Command::new(python).args(["-c", VERSIONS]).arg(run_dir).output().unwrap();
+    println!("{}", String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
