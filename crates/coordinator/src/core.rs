@@ -28,7 +28,7 @@ use furrow_rollout::{
 use crate::assign::{Pacing, PolicyOffer, Rooms};
 use crate::groups::Group;
 use crate::lease::Leases;
-use crate::ledger::{Draw, Ended, Mutation, Start, Verdict};
+use crate::ledger::{Draw, Ended, Mutation, Start, TaskTally, Verdict};
 use crate::versions::Versions;
 
 pub use answer::{Answer, Grant, Progress, Refused};
@@ -335,15 +335,23 @@ pub trait Plan: Send + Sync {
     /// Groups in the whole job.
     fn groups(&self) -> u64;
 
-    /// Slots of each group.
+    /// Slots of each group, spares included.
     fn group_size(&self) -> u32;
 
-    /// What the `index`th group draws.
-    fn draw(&self, index: u64) -> Drawn;
+    /// Scored slots with which a group is done; then what is left of it is cancelled.
+    fn group_needs(&self) -> u32 {
+        self.group_size()
+    }
+
+    /// What the `index`th group draws, by what was measured until now.
+    fn draw(&self, index: u64, tallies: &Tallies) -> Drawn;
 }
 
+/// What was measured of each task, by suite and task id.
+pub type Tallies = BTreeMap<(String, String), TaskTally>;
+
 /// What a group is about.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Drawn {
     /// Suite of the task.
     pub suite: String,
@@ -355,6 +363,8 @@ pub struct Drawn {
     pub seed: u64,
     /// The task's line in its file.
     pub task_json: String,
+    /// By which chance it was drawn, where that depends on what was measured.
+    pub chance: Option<f64>,
 }
 
 /// The deciding half of the coordinator. Its size follows what is open or unpublished, never what was done.
@@ -393,6 +403,7 @@ pub struct Core {
     shards_closing: bool,
     over: bool,
     tally: Tally,
+    tallies: Tallies,
 }
 
 /// A worker that is there.

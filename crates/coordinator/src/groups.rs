@@ -14,6 +14,8 @@ use crate::ledger::Draw;
 pub struct Group {
     draw: Arc<Draw>,
     slots: Vec<Slot>,
+    /// Scored slots with which it is done.
+    needed: u32,
     /// Failed attempts by end, over all slots.
     failed: BTreeMap<End, u32>,
     /// Oldest and newest policy version among the tokens of the scored trajectories.
@@ -72,8 +74,8 @@ pub struct Attempt {
 const CANCELLED_WEIGHT: u32 = 4;
 
 impl Group {
-    /// A group with all slots free.
-    pub fn new(draw: Arc<Draw>, now_millis: u64) -> Self {
+    /// A group with all slots free, of which so many are needed.
+    pub fn new(draw: Arc<Draw>, needed: u32, now_millis: u64) -> Self {
         let free = Slot {
             attempts: 0,
             failures: Failures::default(),
@@ -83,6 +85,7 @@ impl Group {
         Self {
             draw,
             slots,
+            needed,
             failed: BTreeMap::new(),
             policy_versions: None,
             home: None,
@@ -105,8 +108,17 @@ impl Group {
         self.closed_at_micros.is_some()
     }
 
-    /// The lowest free slot.
+    /// Whether as many slots are scored as it needs.
+    pub fn has_enough(&self) -> bool {
+        let scored = |slot: &&Slot| matches!(slot.state, SlotState::Scored { .. });
+        self.slots.iter().filter(scored).count() >= self.needed as usize
+    }
+
+    /// The lowest free slot, while it needs one.
     pub fn next_attempt(&self) -> Option<Attempt> {
+        if self.has_enough() {
+            return None;
+        }
         let free = |(index, slot): (usize, &Slot)| match slot.state {
             SlotState::Free { since_millis } => {
                 Some(Attempt { sample_index: index as u32, attempt: slot.attempts, since_millis })
@@ -132,9 +144,10 @@ impl Group {
     /// The slot's attempt failed. Answers whether it is tried again.
     pub fn fail(&mut self, sample_index: u32, end: End, attempts_max: u32, now_millis: u64) -> bool {
         *self.failed.entry(end).or_default() += 1;
+        let has_enough = self.has_enough();
         let slot = &mut self.slots[sample_index as usize];
         slot.failures.add(end);
-        let again = slot.failures.weight() < attempts_max;
+        let again = slot.failures.weight() < attempts_max && !has_enough;
         slot.state =
             if again { SlotState::Free { since_millis: now_millis } } else { SlotState::OutOfRetries };
         again
@@ -146,9 +159,14 @@ impl Group {
         self.policy_versions = span(self.policy_versions, policy_versions);
     }
 
-    /// Whether every slot is scored or out of retries, and nobody has written that down yet.
+    /// Whether every slot is scored or out of retries, or enough are scored and none is taken; and nobody has written that down yet.
     pub fn may_close(&self) -> bool {
-        let settled = |slot: &Slot| matches!(slot.state, SlotState::Scored { .. } | SlotState::OutOfRetries);
+        let has_enough = self.has_enough();
+        let settled = |slot: &Slot| match slot.state {
+            SlotState::Scored { .. } | SlotState::OutOfRetries => true,
+            SlotState::Free { .. } => has_enough,
+            SlotState::Taken => false,
+        };
         !self.is_closed() && self.slots.iter().all(settled)
     }
 
@@ -247,9 +265,10 @@ mod tests {
             seed: 7,
             group_size: slots,
             task_json: "{}".into(),
+            chance: None,
             at_micros: 0,
         };
-        Group::new(Arc::new(draw), 0)
+        Group::new(Arc::new(draw), slots, 0)
     }
 
     fn home() -> Home {

@@ -139,7 +139,7 @@ pub struct RunOpening {
 }
 
 /// A task drawn for a group.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Draw {
     /// The group.
     pub group_id: Id<Group>,
@@ -153,10 +153,12 @@ pub struct Draw {
     pub split: Split,
     /// The draw all slots share.
     pub seed: u64,
-    /// Slots planned.
+    /// Slots planned, spares included.
     pub group_size: u32,
     /// The task's line in its file, so that a changed file changes nothing that was drawn.
     pub task_json: String,
+    /// By which chance the task was drawn, where that depends on what was measured of the tasks.
+    pub chance: Option<f64>,
     /// Wall clock, microseconds since the Unix epoch.
     pub at_micros: i64,
 }
@@ -279,7 +281,7 @@ pub struct RunRow {
 }
 
 /// A group and where it stands.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct GroupRow {
     /// How it began.
     pub draw: Draw,
@@ -494,6 +496,11 @@ impl Mutation {
             Mutation::RunOpened(opening) => opening.flaw(),
             Mutation::GroupDrawn { draw, .. } if draw.group_size == 0 => {
                 Some("a group of no slots".to_owned())
+            }
+            Mutation::GroupDrawn { draw, .. }
+                if draw.chance.is_some_and(|chance| !(chance > 0.0 && chance <= 1.0)) =>
+            {
+                Some("a chance that is none".to_owned())
             }
             Mutation::Finished { ended, .. } if !may_be_scored(ended.end) => {
                 Some(format!("{} is the farm's fault, no end to be scored", ended.end.as_str()))

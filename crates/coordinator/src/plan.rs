@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use furrow_rollout::{Assignment, SessionSpec, Task};
-use furrow_tasks::{Sampler, TaskSet, TaskSpec, TasksConfig};
+use furrow_tasks::{Measured, Sampler, TaskSet, TaskSpec, TasksConfig};
 
-use crate::core::{Drawn, Grant, Plan};
+use crate::core::{Drawn, Grant, Plan, Tallies};
 use crate::ledger::{Draw, Snapshot};
 
 /// Tasks, the sampler over them, and how sessions are set up.
@@ -14,6 +14,7 @@ pub struct JobPlan {
     set: TaskSet,
     sampler: Sampler,
     group_size: u32,
+    group_spares: u32,
     session: SessionSpec,
     places: BTreeMap<(String, String), usize>,
 }
@@ -38,7 +39,8 @@ impl JobPlan {
         let sampler = Sampler::new(&set, config);
         let name = |spec: &TaskSpec| (spec.task.suite.clone(), spec.task.task_id.clone());
         let places = set.specs().iter().enumerate().map(|(place, spec)| (name(spec), place)).collect();
-        Self { set, sampler, group_size: config.group_size, session, places }
+        let TasksConfig { group_size, group_spares, .. } = *config;
+        Self { set, sampler, group_size, group_spares, session, places }
     }
 
     /// The task of a group, drawn.
@@ -102,11 +104,20 @@ impl Plan for JobPlan {
     }
 
     fn group_size(&self) -> u32 {
+        self.group_size + self.group_spares
+    }
+
+    fn group_needs(&self) -> u32 {
         self.group_size
     }
 
-    fn draw(&self, index: u64) -> Drawn {
-        let draw = self.sampler.draw(index);
+    fn draw(&self, index: u64, tallies: &Tallies) -> Drawn {
+        let measured = |place: usize| {
+            let task = &self.set.specs()[place].task;
+            let tally = tallies.get(&(task.suite.clone(), task.task_id.clone())).copied().unwrap_or_default();
+            Measured { scored: tally.scored, succeeded: tally.succeeded }
+        };
+        let (draw, chance) = self.sampler.draw_measured(index, measured);
         let spec = &self.set.specs()[draw.spec];
         Drawn {
             suite: spec.task.suite.clone(),
@@ -114,6 +125,7 @@ impl Plan for JobPlan {
             split: spec.task.split,
             seed: spec.drawn(draw.seed).seed,
             task_json: spec.json.clone(),
+            chance,
         }
     }
 }

@@ -207,6 +207,7 @@ fn draw(index: u64) -> Mutation {
         split: Split::Train,
         seed: index,
         group_size: 1,
+        chance: None,
         task_json: "{}".to_owned(),
         at_micros: 0,
     };

@@ -19,11 +19,14 @@ const PATTERNS_MAX: usize = 10_000;
 pub struct TasksFile {
     /// Trajectories of one task under one draw.
     pub group_size: u32,
+    /// Slots of a group beyond those: it closes when `group_size` trajectories are scored, and what is left is cancelled, so that the
+    /// slowest do not hold up the others. 0: none.
+    pub group_spares: u32,
     /// Groups in the whole job; absent: one for each task, times its source's `repeat`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub groups: Option<u64>,
-    /// `sequential` (in order, again from the start), `uniform` (each task alike) or `weighted` (each source by its
-    /// `weight`).
+    /// `sequential` (in order, again from the start), `uniform` (each task alike), `weighted` (each source by its `weight`) or
+    /// `curriculum` (the same weights, times how open it is by measured success whether a task is solved).
     pub sampler: String,
     /// From it descend the choice of tasks and the seeds of their pages.
     pub seed: u64,
@@ -87,6 +90,8 @@ pub struct SourceFile {
 pub struct TasksConfig {
     /// Trajectories of one task under one draw.
     pub group_size: u32,
+    /// Slots of a group beyond those.
+    pub group_spares: u32,
     /// Groups in the whole job; `None`: one pass over the plan.
     pub groups: Option<u64>,
     /// How a group's task is chosen.
@@ -106,6 +111,8 @@ pub enum SamplerKind {
     Uniform,
     /// Each source by its weight, its tasks alike.
     Weighted,
+    /// By source weight and measured success.
+    Curriculum,
 }
 
 /// What a MiniWoB++ page is rewarded with.
@@ -166,14 +173,16 @@ impl TasksFile {
     pub fn check(self, base: &Path) -> Result<TasksConfig, Vec<String>> {
         let mut problems = Vec::new();
         in_range(&mut problems, "tasks.group_size", u64::from(self.group_size), 1, 1024);
+        in_range(&mut problems, "tasks.group_spares", u64::from(self.group_spares), 0, 1024);
         if let Some(groups) = self.groups {
             in_range(&mut problems, "tasks.groups", groups, 1, 100_000_000);
         }
         let sampler = SamplerKind::parse(&self.sampler);
         if sampler.is_none() {
             let given = short(&self.sampler);
-            problems
-                .push(format!("tasks.sampler: {given:?} is not known; use sequential, uniform or weighted"));
+            problems.push(format!(
+                "tasks.sampler: {given:?} is not known; use sequential, uniform, weighted or curriculum"
+            ));
         }
         if self.source.is_empty() || self.source.len() > 64 {
             let count = self.source.len();
@@ -188,6 +197,7 @@ impl TasksFile {
         match sampler {
             Some(sampler) if problems.is_empty() => Ok(TasksConfig {
                 group_size: self.group_size,
+                group_spares: self.group_spares,
                 groups: self.groups,
                 sampler,
                 seed: self.seed,
@@ -328,12 +338,14 @@ impl SamplerKind {
             SamplerKind::Sequential => "sequential",
             SamplerKind::Uniform => "uniform",
             SamplerKind::Weighted => "weighted",
+            SamplerKind::Curriculum => "curriculum",
         }
     }
 
     /// Reads the word back.
     pub fn parse(word: &str) -> Option<Self> {
-        let all = [SamplerKind::Sequential, SamplerKind::Uniform, SamplerKind::Weighted];
+        let all =
+            [SamplerKind::Sequential, SamplerKind::Uniform, SamplerKind::Weighted, SamplerKind::Curriculum];
         all.into_iter().find(|kind| kind.as_str() == word)
     }
 }
@@ -356,7 +368,14 @@ impl MiniwobReward {
 impl Default for TasksFile {
     /// Groups of four, as small as still tells an advantage.
     fn default() -> Self {
-        Self { group_size: 4, groups: None, sampler: "uniform".to_owned(), seed: 0, source: Vec::new() }
+        Self {
+            group_size: 4,
+            group_spares: 0,
+            groups: None,
+            sampler: "uniform".to_owned(),
+            seed: 0,
+            source: Vec::new(),
+        }
     }
 }
 

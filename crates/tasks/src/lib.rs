@@ -28,7 +28,7 @@ pub use config::{MiniwobReward, SamplerKind, SourceConfig, SourceFile, TasksConf
 pub use glob::fits as fits_pattern;
 pub use grounding::{BoxForm, Pictures};
 pub use judge::{Habits, Judge, Question, Reply};
-pub use sampler::{Draw, Sampler};
+pub use sampler::{Draw, Measured, Sampler};
 pub use score::{Facts, Finished, ScoreError, Scorer, judge_cost_usd};
 pub use sites::{SiteRoot, SiteSpec, WHEEL_SHA256};
 pub use suite::{TaskSet, TaskSpec, load};

@@ -1,4 +1,5 @@
-//! Which task the n-th group draws: a function of set, seed and n, so a resumed job draws what it would have drawn.
+//! Which task the n-th group draws: a function of set, seed and n, so a resumed job draws what it would have drawn. The curriculum draws by
+//! what was measured until then, too; what it drew is in the ledger.
 
 use rand::Rng;
 use rand::SeedableRng;
@@ -30,6 +31,27 @@ pub struct Draw {
     pub seed: u64,
 }
 
+/// What trajectories of one task came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Measured {
+    /// Trajectories with a reward.
+    pub scored: u64,
+    /// Those that count as solved.
+    pub succeeded: u64,
+}
+
+/// A task that is always solved, or never, keeps this share of its weight: success changes as the policy does.
+const SHARE_LEAST: f64 = 0.05;
+
+impl Measured {
+    /// How open it is whether the next trajectory succeeds, from `SHARE_LEAST` to 1: four times the variance of success, whose rate is
+    /// (succeeded + 1) / (scored + 2), Laplace's rule. A group of one reward teaches nothing, and this is how likely it is not of one.
+    fn openness(self) -> f64 {
+        let rate = (self.succeeded.min(self.scored) as f64 + 1.0) / (self.scored as f64 + 2.0);
+        (4.0 * rate * (1.0 - rate)).max(SHARE_LEAST)
+    }
+}
+
 impl Sampler {
     /// A sampler over a set that [`crate::load`] made from this config.
     pub fn new(set: &TaskSet, config: &TasksConfig) -> Self {
@@ -44,17 +66,36 @@ impl Sampler {
         self.groups
     }
 
-    /// What the `index`th group draws.
+    /// What the `index`th group draws where nothing was measured.
     pub fn draw(&self, index: u64) -> Draw {
+        self.draw_measured(index, |_| Measured::default()).0
+    }
+
+    /// What the `index`th group draws, and by which chance where that depends on what was measured of the tasks.
+    pub fn draw_measured(&self, index: u64, measured: impl Fn(usize) -> Measured) -> (Draw, Option<f64>) {
         let mut rng = self.rng(index);
         // The task is chosen first whatever the kind, so that the page's seed does not depend on the kind.
         let choice = rng.next_u64();
-        let place = match self.kind {
-            SamplerKind::Sequential => (index % self.plan.len() as u64) as usize,
-            SamplerKind::Uniform => scaled(choice, self.plan.len()),
-            SamplerKind::Weighted => self.by_weight(choice),
+        let (place, chance) = match self.kind {
+            SamplerKind::Sequential => ((index % self.plan.len() as u64) as usize, None),
+            SamplerKind::Uniform => (scaled(choice, self.plan.len()), None),
+            SamplerKind::Weighted => (by_weight(&self.weights, choice), None),
+            SamplerKind::Curriculum => self.by_openness(choice, measured),
         };
-        Draw { spec: self.plan[place] as usize, seed: rng.next_u64() & 0xffff_ffff }
+        (Draw { spec: self.plan[place] as usize, seed: rng.next_u64() & 0xffff_ffff }, chance)
+    }
+
+    fn by_openness(&self, choice: u64, measured: impl Fn(usize) -> Measured) -> (usize, Option<f64>) {
+        let mut sums = Vec::with_capacity(self.plan.len());
+        let (mut sum, mut before) = (0.0, 0.0);
+        for (place, weights) in self.plan.iter().zip(&self.weights) {
+            sum += (weights - before) * measured(*place as usize).openness();
+            before = *weights;
+            sums.push(sum);
+        }
+        let place = by_weight(&sums, choice);
+        let own = sums[place] - if place > 0 { sums[place - 1] } else { 0.0 };
+        (place, Some(own / sum))
     }
 
     /// One generator a group: key = seed, index, domain.
@@ -65,12 +106,12 @@ impl Sampler {
         key[16..].copy_from_slice(DOMAIN);
         ChaCha12Rng::from_seed(key)
     }
+}
 
-    fn by_weight(&self, choice: u64) -> usize {
-        let total = self.weights.last().copied().unwrap_or_default();
-        let at = (choice >> 11) as f64 / (1u64 << 53) as f64 * total;
-        self.weights.partition_point(|&sum| sum <= at).min(self.plan.len() - 1)
-    }
+fn by_weight(sums: &[f64], choice: u64) -> usize {
+    let total = sums.last().copied().unwrap_or_default();
+    let at = (choice >> 11) as f64 / (1u64 << 53) as f64 * total;
+    sums.partition_point(|&sum| sum <= at).min(sums.len() - 1)
 }
 
 /// The high half of choice × count: below count, and off by at most count / 2^64 from even.
@@ -164,6 +205,41 @@ mod tests {
         assert_eq!(order, [0, 1, 2, 0, 1, 0, 1]);
         assert_eq!(sampler.groups(), 5);
         assert_ne!(sampler.draw(0).seed, sampler.draw(3).seed, "a repetition is a new draw");
+    }
+
+    /// Shares of the three tasks in 40,000 draws with these successes of 98 each.
+    fn curriculum(successes: [Option<u64>; 3]) -> [f64; 3] {
+        let sampler = sampler("curriculum", 3, 1);
+        let measured = |spec: usize| match successes[spec] {
+            Some(succeeded) => Measured { scored: 98, succeeded },
+            None => Measured::default(),
+        };
+        let mut counts = [0; 3];
+        for index in 0..40_000 {
+            let (draw, chance) = sampler.draw_measured(index, measured);
+            assert!(chance.is_some_and(|chance| chance > 0.0 && chance <= 1.0), "{chance:?}");
+            counts[draw.spec] += 1;
+        }
+        counts.map(|count| f64::from(count) / 40_000.0)
+    }
+
+    #[test]
+    fn the_curriculum_prefers_tasks_whose_outcome_is_open() {
+        let check = |successes, open: [f64; 3]| {
+            // Weights of the sources: 0.5, 0.5 and 3, half a source's for each of two tasks.
+            let parts = [0.5 * open[0], 0.5 * open[1], 3.0 * open[2]];
+            let sum: f64 = parts.iter().sum();
+            let got = curriculum(successes);
+            for (got, part) in got.into_iter().zip(parts) {
+                assert!((got - part / sum).abs() < 0.01, "{successes:?}: {got} for {}", part / sum);
+            }
+        };
+        check([None, None, None], [1.0; 3]);
+        // Solved 49 of 98 times: rate 1/2. Always: 99/100, 4 · 0.99 · 0.01 = 0.0396, raised to 0.05.
+        check([Some(49), Some(49), Some(98)], [1.0, 1.0, 0.05]);
+        check([Some(0), Some(24), None], [0.05, 0.75, 1.0]);
+        assert_eq!(sampler("curriculum", 3, 1).draw(7).seed, sampler("uniform", 3, 1).draw(7).seed);
+        assert_eq!(sampler("weighted", 3, 1).draw_measured(7, |_| Measured::default()).1, None);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use furrow_telemetry::PauseReason;
 
 use super::{
     Answer, Call, Core, Decision, Drawn, Effect, Event, Grant, Notice, Now, Over, Plan, Publication, Refused,
-    Reported, Rules, ShardNews, Spooled, WeightsRun, WeightsStanding, WorkerId,
+    Reported, Rules, ShardNews, Spooled, Tallies, WeightsRun, WeightsStanding, WorkerId,
 };
 use crate::assign::{Pacing, PolicyOffer};
 use crate::ledger::{Ledger, MemoryLedger, Mutation, RunOpening, Verdict};
@@ -22,13 +22,14 @@ struct Office {
     rules: Rules,
     groups: u64,
     group_size: u32,
+    needs: u32,
     millis: u64,
     calls: u64,
     /// Effects since they were last looked at, answers left out.
     effects: Vec<Effect>,
 }
 
-struct Tasks(u64, u32);
+struct Tasks(u64, u32, u32);
 
 impl Plan for Tasks {
     fn groups(&self) -> u64 {
@@ -37,13 +38,17 @@ impl Plan for Tasks {
     fn group_size(&self) -> u32 {
         self.1
     }
-    fn draw(&self, index: u64) -> Drawn {
+    fn group_needs(&self) -> u32 {
+        self.2
+    }
+    fn draw(&self, index: u64, _tallies: &Tallies) -> Drawn {
         Drawn {
             suite: "starter".into(),
             task_id: "click".into(),
             split: Split::Train,
             seed: index,
             task_json: "{}".into(),
+            chance: None,
         }
     }
 }
@@ -72,9 +77,14 @@ fn rules() -> Rules {
 
 impl Office {
     fn new(groups: u64, group_size: u32, rules: Rules) -> Self {
+        Self::sparing(groups, (group_size, group_size), rules)
+    }
+
+    /// With groups that need fewer trajectories than they have slots.
+    fn sparing(groups: u64, (group_size, needs): (u32, u32), rules: Rules) -> Self {
         let mut ledger = MemoryLedger::default();
-        let core = started(&mut ledger, &rules, Tasks(groups, group_size), &BTreeMap::new(), 0).0;
-        Self { core, ledger, rules, groups, group_size, millis: 0, calls: 0, effects: Vec::new() }
+        let core = started(&mut ledger, &rules, Tasks(groups, group_size, needs), &BTreeMap::new(), 0).0;
+        Self { core, ledger, rules, groups, group_size, needs, millis: 0, calls: 0, effects: Vec::new() }
     }
 
     /// With an environment worker of eight sessions and a policy worker of eight.
@@ -86,7 +96,7 @@ impl Office {
     }
 
     fn restart(&mut self, spooled: &BTreeMap<Id<Trajectory>, Spooled>) {
-        let plan = Tasks(self.groups, self.group_size);
+        let plan = Tasks(self.groups, self.group_size, self.needs);
         let (core, decision) = started(&mut self.ledger, &self.rules, plan, spooled, self.millis);
         self.core = core;
         self.effects.clear();
@@ -852,4 +862,53 @@ fn going_back_is_a_new_version_and_numbers_of_another_ledger_are_passed() {
             .unwrap_err()
             .contains("no policy worker of this job has weights")
     );
+}
+
+#[test]
+fn a_group_that_has_enough_cancels_its_slowest_and_closes() {
+    let mut office = Office::sparing(2, (4, 2), rules());
+    office.env("env", 8);
+    office.policy("policy", "there:1", 8);
+    let grants = office.lease(8);
+    assert_eq!(grants.len(), 8, "spares are lent like all others");
+    let of_first: Vec<&Grant> =
+        grants.iter().filter(|grant| grant.of.group_id == grants[0].of.group_id).collect();
+    assert_eq!(of_first.len(), 4);
+    // Three have ended, one still runs; the first two verdicts are enough.
+    for grant in &of_first[..3] {
+        office.end(grant, End::Done);
+    }
+    office.effects.clear();
+    office.score(of_first[1], 1.0);
+    assert_eq!(office.failed(), []);
+    office.score(of_first[0], 0.0);
+    assert_eq!(office.failed(), [(End::Cancelled, false), (End::Cancelled, false)]);
+    let closed = office.effects.iter().find_map(|effect| match effect {
+        Effect::PublishGroup { record } => Some((record.planned, record.valid, record.failed.clone())),
+        _ => None,
+    });
+    assert_eq!(closed, Some((4, 2, BTreeMap::from([("cancelled".to_owned(), 2)]))));
+    // The late verdict and the late ending change nothing.
+    office.effects.clear();
+    office.score(of_first[2], 1.0);
+    let late = office.end(of_first[3], End::Done);
+    assert!(matches!(late, Answer::Refused(Refused::Stale { .. })), "{late:?}");
+    assert_eq!(office.count(|effect| matches!(effect, Effect::PublishGroup { .. })), 0);
+    assert_eq!(office.lease(8).len(), 0, "nothing of it is lent again");
+    assert_eq!(office.core.progress().groups_closed, 1);
+}
+
+#[test]
+fn a_group_that_lost_its_spares_goes_on_with_what_it_has() {
+    let mut office = Office::sparing(1, (3, 2), Rules { attempts_max: 1, ..rules() });
+    office.env("env", 8);
+    office.policy("policy", "there:1", 8);
+    let grants = office.lease(8);
+    office.end(&grants[0], End::EnvCrash);
+    office.end(&grants[1], End::EnvCrash);
+    office.end(&grants[2], End::Done);
+    office.score(&grants[2], 1.0);
+    assert_eq!(office.core.progress().groups_closed, 1, "it closes with one, for nothing is left to try");
+    office.restart(&BTreeMap::new());
+    assert_eq!(office.core.progress().groups_closed, 1);
 }

@@ -158,6 +158,7 @@ impl Core {
         self.tally.scored += 1;
         self.tally.reward_sum += f64::from(reward);
         self.tally.successes += u64::from(verdict.score.success == Some(true));
+        self.measure(group, reward, verdict.score.success == Some(true));
         turn.commit(Mutation::Scored {
             trajectory_id: start.trajectory_id.clone(),
             verdict: verdict.clone(),
@@ -165,7 +166,35 @@ impl Core {
         turn.tell(Notice::Scored { of: of.clone(), end: ended.end, reward, verdict: verdict.clone() });
         let draw = self.group(group).draw().clone();
         self.publish(Outgoing { of, start, ended, verdict: Some(verdict), draw }, turn);
+        if self.group(group).has_enough() {
+            self.cancel_rest(group, turn);
+        }
         self.close_if_settled(group, turn);
+    }
+
+    fn measure(&mut self, group: u64, reward: f32, succeeded: bool) {
+        let draw = self.group(group).draw().clone();
+        let tally = self.tallies.entry((draw.suite.clone(), draw.task_id.clone())).or_default();
+        tally.scored += 1;
+        tally.succeeded += u64::from(succeeded);
+        tally.reward_sum += f64::from(reward);
+    }
+
+    /// A group has the trajectories it needs: those that still run or wait for a score are too late.
+    fn cancel_rest(&mut self, group: u64, turn: &mut Turn) {
+        const WHY: &str = "its group has enough";
+        for lease in self.leases.take_where(|lease| lease.group == group) {
+            self.fail_lease(lease, End::Cancelled, WHY, turn);
+        }
+        let waiting = self.scoring.iter().filter(|(_, scoring)| scoring.group == group);
+        let waiting: Vec<Id<Trajectory>> = waiting.map(|(trajectory, _)| trajectory.clone()).collect();
+        for trajectory in waiting {
+            let Some(Scoring { start, of, group, ended, .. }) = self.scoring.remove(&trajectory) else {
+                continue;
+            };
+            let ended = Ended { end: End::Cancelled, reason: WHY.to_owned(), ..ended };
+            self.fail(Failing { start, of, group, ended }, turn);
+        }
     }
 
     fn fail(&mut self, failing: Failing, turn: &mut Turn) {

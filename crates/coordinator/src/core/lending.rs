@@ -95,7 +95,7 @@ impl Core {
         }
         let index = self.next_group;
         self.next_group += 1;
-        let drawn = self.plan.draw(index);
+        let drawn = self.plan.draw(index, &self.tallies);
         let draw = Draw {
             group_id: Id::nth(&self.run_id, index),
             index,
@@ -105,10 +105,11 @@ impl Core {
             seed: drawn.seed,
             group_size: self.plan.group_size(),
             task_json: drawn.task_json,
+            chance: drawn.chance,
             at_micros: turn.now.wall_micros,
         };
         turn.commit(Mutation::GroupDrawn { draw: draw.clone(), draws: self.next_group });
-        self.groups.insert(index, Group::new(draw.into(), turn.now.millis));
+        self.groups.insert(index, Group::new(draw.into(), self.plan.group_needs(), turn.now.millis));
         Some(index)
     }
 

@@ -37,7 +37,7 @@ impl Core {
         core.newest_version = Some(snapshot.versions.current()).filter(|version| *version > 0);
         core.versions = snapshot.versions.clone();
         for row in &snapshot.groups {
-            let group = Group::new(Arc::new(row.draw.clone()), now.millis);
+            let group = Group::new(Arc::new(row.draw.clone()), core.plan.group_needs(), now.millis);
             core.groups.insert(row.draw.index, group);
         }
         let indices: BTreeMap<_, _> =
@@ -51,6 +51,7 @@ impl Core {
         for row in &snapshot.groups {
             core.take_up_group(row.draw.index, row.closed_at_micros, &mut turn);
         }
+        core.tallies = snapshot.totals.tasks.clone();
         core.tally = Tally::of(&snapshot.totals, core.unpublished.len() as u64);
         core.tally.groups_closed += turn.decision.commit.len() as u64; // only groups that close now are committed here
         core.stop_over_budget(&mut turn);
@@ -86,6 +87,7 @@ impl Core {
             shards_closing: false,
             over: false,
             tally: Tally::default(),
+            tallies: BTreeMap::new(),
         }
     }
 

@@ -69,6 +69,8 @@ fn stories() -> Vec<Story> {
         ("a group is drawn", vec![opened(), drawn(0)], Ok(())),
         ("groups are drawn in order", vec![opened(), drawn(1)], Err("next group is 0, not 1")),
         ("a group has slots", vec![opened(), draw_with(0, 0)], Err("no slots")),
+        ("a chance is one", vec![opened(), chanced(0.0)], Err("chance that is none")),
+        ("up to certainty", vec![opened(), chanced(1.0)], Ok(())),
         ("draws do not go back", vec![opened(), drawn(0), redrawn(1, 0)], Err("drawn 1 times, not 0")),
         ("a trajectory is lent", lent(), Ok(())),
         (
@@ -335,6 +337,10 @@ fn redrawn(index: u64, draws: u64) -> Mutation {
     Mutation::GroupDrawn { draw: draw(index, 2), draws }
 }
 
+fn chanced(chance: f64) -> Mutation {
+    Mutation::GroupDrawn { draw: Draw { chance: Some(chance), ..draw(0, 2) }, draws: 1 }
+}
+
 fn draw_with(index: u64, group_size: u32) -> Mutation {
     Mutation::GroupDrawn { draw: draw(index, group_size), draws: index + 1 }
 }
@@ -349,6 +355,7 @@ pub fn draw(index: u64, group_size: u32) -> Draw {
         seed: u64::MAX - index,
         group_size,
         task_json: "{\"id\":\"click\"}".to_owned(),
+        chance: index.is_multiple_of(2).then_some(0.25),
         at_micros: 2,
     }
 }

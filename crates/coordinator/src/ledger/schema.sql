@@ -34,6 +34,7 @@ CREATE TABLE groups (
     seed             INTEGER NOT NULL,
     group_size       INTEGER NOT NULL CHECK (group_size >= 1),
     task_json        TEXT NOT NULL,
+    chance           REAL CHECK (chance > 0 AND chance <= 1),
     drawn_at_micros  INTEGER NOT NULL,
     closed_at_micros INTEGER,
     shard_id         TEXT REFERENCES shards (shard_id),

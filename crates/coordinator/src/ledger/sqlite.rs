@@ -254,8 +254,8 @@ fn draw_group(transaction: &Transaction<'_>, run: &RunRow, draw: &Draw, draws: u
     }
     let counted = "UPDATE run SET next_group = next_group + 1, draws = ?1";
     transaction.prepare_cached(counted)?.execute([draws.cast_signed()])?;
-    let sql = "INSERT INTO groups (group_id, group_index, suite, task_id, split, seed, group_size, task_json, drawn_at_micros)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+    let sql = "INSERT INTO groups (group_id, group_index, suite, task_id, split, seed, group_size, task_json, drawn_at_micros, chance)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
     transaction.prepare_cached(sql)?.execute(params![
         draw.group_id.as_str(),
         draw.index.cast_signed(),
@@ -266,6 +266,7 @@ fn draw_group(transaction: &Transaction<'_>, run: &RunRow, draw: &Draw, draws: u
         draw.group_size,
         draw.task_json,
         draw.at_micros,
+        draw.chance,
     ])?;
     Ok(())
 }
@@ -532,7 +533,7 @@ fn load_run(connection: &Connection) -> Result<Option<RunRow>, Failure> {
 fn load_groups(connection: &Connection) -> Result<Vec<GroupRow>, Failure> {
     let sql =
         "SELECT group_id, group_index, suite, task_id, split, seed, group_size, task_json, drawn_at_micros,
-                   closed_at_micros, shard_id
+                   closed_at_micros, shard_id, chance
                FROM groups LEFT JOIN shards s USING (shard_id)
                WHERE s.state IS NOT 'published' ORDER BY group_index";
     collect(connection, sql, |row| {
@@ -546,6 +547,7 @@ fn load_groups(connection: &Connection) -> Result<Vec<GroupRow>, Failure> {
                 seed: unsigned(row, 5)?,
                 group_size: row.get(6)?,
                 task_json: row.get(7)?,
+                chance: row.get(11)?,
                 at_micros: row.get(8)?,
             },
             closed_at_micros: row.get(9)?,
