@@ -116,6 +116,55 @@ fn versions_only_grow_whatever_is_killed() {
     check_versions(&farm.run_dir());
 }
 
+/// At each of its crash points the coordinator dies while weights are published or refused, as in a power cut.
+#[test]
+fn no_crash_point_of_publishing_gives_a_number_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let [checkpoint, other, torn] = ["tiny", "other", "torn"].map(|name| folder.path().join(name));
+    write_checkpoint(&checkpoint, "11");
+    write_checkpoint(&other, "12");
+    copy(&other, &torn);
+    std::fs::write(torn.join("model.safetensors"), b"torn").unwrap();
+    let job = format!(
+        "{tasks}[policy]\nkind = \"model\"\ncheckpoint = {checkpoint:?}\n[limits]\nlease_millis = 4000\nheartbeat_millis = 300\n",
+        tasks = air_tasks(folder.path(), 1, 1),
+    );
+    // Nobody acts: the run is never over.
+    let mut farm = Farm::new(Ground::Air(4000), &job);
+    farm.environment("FURROW_POWER_CUT", "1");
+    farm.start(Role::Coordinator);
+    farm.start(Role::Policy);
+    let mut want = Vec::new();
+    for point in furrow_coordinator::weights_fail_points() {
+        println!("{point}");
+        farm.wait_until("registered", Duration::from_secs(60), |now| now.policy_workers > 0);
+        farm.kill(Role::Coordinator);
+        farm.environment("FAILPOINTS", &format!("{point}=return"));
+        farm.start(Role::Coordinator);
+        let (directory, state) =
+            if point.contains("_refuse") { (&torn, "refused") } else { (&other, "taken") };
+        let id = point.replace('.', "-");
+        let publishes = publishing(&farm, &[directory.to_str().unwrap(), "--id", &id]);
+        let died = farm.wait_for_end(Role::Coordinator, Duration::from_secs(60));
+        assert_eq!(died, None, "{point} was never reached\n{}", farm.outputs());
+        farm.environment("FAILPOINTS", "");
+        farm.start(Role::Coordinator);
+        want.push(format!("{} {state} {id}", want.len() + 1));
+        if state == "taken" {
+            assert_eq!(published(&farm, publishes)["version"], want.len());
+        } else {
+            assert_eq!(publishes.wait_with_output().unwrap().status.code(), Some(1));
+        }
+    }
+    assert_eq!(want.len(), 7, "{want:?}");
+    let read = "import sqlite3, sys\nfor row in sqlite3.connect(sys.argv[1]).execute('SELECT version, state, publication_id FROM weights ORDER BY version'): print(*row)";
+    let python = std::env::var("FURROW_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
+    let ledger = farm.run_dir().join("ledger.sqlite");
+    let output = Command::new(python).args(["-c", read]).arg(ledger).output().unwrap();
+    let rows = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(rows.lines().collect::<Vec<_>>(), want);
+}
+
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir(to).unwrap();
     for file in std::fs::read_dir(from).unwrap() {

@@ -9,8 +9,21 @@ pub fn arm_fail_points() {
     std::mem::forget(fail::FailScenario::setup());
 }
 
-/// All fail points of this crate, in the order of a step's way to the data set.
+/// The fail points that every job passes, in the order of a step's way to the data set.
 pub fn fail_points() -> impl Iterator<Item = &'static str> {
+    all().filter(|point| !is_of_weights(point))
+}
+
+/// The fail points that are passed where weights are published.
+pub fn weights_fail_points() -> impl Iterator<Item = &'static str> {
+    all().filter(|point| is_of_weights(point))
+}
+
+fn is_of_weights(point: &str) -> bool {
+    point.contains("_version_") || point == "coordinator.before_ack_publish"
+}
+
+fn all() -> impl Iterator<Item = &'static str> {
     let publishing = crate::publish::Stage::ALL.into_iter().map(crate::publish::Stage::fail_point);
     let ledger = crate::ledger::LEDGER_FAIL_POINTS.iter().copied();
     let service = crate::shell::SERVICE_FAIL_POINTS.iter().copied();
