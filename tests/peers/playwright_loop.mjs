@@ -1,20 +1,53 @@
 // The bare browser loop in Playwright: the peer of `furrow bench browser`, which starts it, measures its process tree and reads its lines.
 //
-//   node playwright_loop.mjs BROWSER URL SESSIONS SECONDS PERIOD_MS BROWSERS
+//   node playwright_loop.mjs BROWSER URL SESSIONS SECONDS PERIOD_MS BROWSERS STARTS
 //
 // Every session acts once a period (click, wheel or typing in turn, by its own mouse and keyboard) and takes a JPEG of quality 80.
-// Prints one JSON object a line: {"ready":true} when all pages stand, {"done":true,...} when the time is over; then it waits for the end of
-// its input, so that the tree can be measured while the browsers still stand.
+// Before that, STARTS times, one after the other: a context with an empty page; from a page that was used to an empty one with nothing of that
+// left; and on to its start page.
+// Prints one JSON object a line: {"started":true,...} with these times, {"ready":true} when all pages stand, {"done":true,...} when the time
+// is over; then it waits for the end of its input, so that the tree can be measured while the browsers still stand.
 import { chromium } from 'playwright-core';
 
-const [executablePath, url, sessions, seconds, period, browsers] = process.argv.slice(2);
+const [executablePath, url, sessions, seconds, period, browsers, starts] = process.argv.slice(2);
 const say = (message) => process.stdout.write(JSON.stringify(message) + '\n');
 const now = () => performance.now();
 
 const running = await Promise.all(Array.from({ length: +browsers }, () => chromium.launch({ executablePath, args: ['--no-sandbox'] })));
+
+const viewport = { width: 1280, height: 720 };
+const fresh_ms = [];
+const reset_ms = [];
+const shown_ms = [];
+if (+starts) {
+  const browser = await chromium.launch({ executablePath, args: ['--no-sandbox'] });
+  await (await browser.newContext({ viewport })).newPage();
+  for (let n = 0; n < +starts; n++) {
+    const began = now();
+    const context = await browser.newContext({ viewport });
+    await context.newPage();
+    fresh_ms.push(now() - began);
+    await context.close();
+  }
+  let used = await browser.newContext({ viewport });
+  await (await used.newPage()).goto(url);
+  for (let n = 0; n < +starts; n++) {
+    const began = now();
+    const context = await browser.newContext({ viewport });
+    const page = await context.newPage();
+    reset_ms.push(now() - began);
+    await page.goto(url);
+    shown_ms.push(now() - began);
+    await used.close();
+    used = context;
+  }
+  await browser.close();
+}
+say({ started: true, fresh_ms, reset_ms, shown_ms });
+
 const pages = [];
 for (let index = 0; index < +sessions; index++) {
-  const context = await running[index % running.length].newContext({ viewport: { width: 1280, height: 720 } });
+  const context = await running[index % running.length].newContext({ viewport });
   const page = await context.newPage();
   await page.goto(url);
   pages.push(page);

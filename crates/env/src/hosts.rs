@@ -144,8 +144,29 @@ impl OffLimits {
 }
 
 /// Names that mean this machine, its network or its cloud's metadata service, with everything below them.
-const LOCAL_NAMES: [&str; 7] =
-    ["localhost", "localdomain", "local", "internal", "intranet", "home.arpa", "in-addr.arpa"];
+const LOCAL_NAMES: [&str; 20] = [
+    "localhost",
+    "localhost6",
+    "localdomain",
+    "localdomain6",
+    "ip6-localhost",
+    "ip6-loopback",
+    "broadcasthost",
+    "local",
+    "internal",
+    "intranet",
+    "private",
+    "lan",
+    "home",
+    "corp",
+    "home.arpa",
+    "in-addr.arpa",
+    "ip6.arpa",
+    // What clouds call their metadata services where a search domain completes the name.
+    "metadata",
+    "instance-data",
+    "wpad",
+];
 
 fn is_or_is_below(name: &str, parent: &str) -> bool {
     name.strip_suffix(parent).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
@@ -204,7 +225,7 @@ fn is_private(address: IpAddr) -> bool {
 }
 
 fn is_private_v4(address: Ipv4Addr) -> bool {
-    let [a, b, ..] = address.octets();
+    let [a, b, c, _] = address.octets();
     address.is_private()
         || address.is_loopback()
         || address.is_link_local()
@@ -214,6 +235,8 @@ fn is_private_v4(address: Ipv4Addr) -> bool {
         || (a == 100 && (64..128).contains(&b)) // carrier-grade NAT
         || (a == 198 && (b == 18 || b == 19)) // benchmarking
         || (a == 192 && b == 0) // protocol assignments and documentation
+        || address.is_documentation()
+        || (a == 192 && b == 88 && c == 99) // relays to 6to4, given up
 }
 
 fn is_private_v6(address: Ipv6Addr) -> bool {
@@ -222,9 +245,12 @@ fn is_private_v6(address: Ipv6Addr) -> bool {
         || address.is_multicast()
         || address.is_unique_local()
         || address.is_unicast_link_local()
+        // Site-local, given up; discarded; local translation (RFC 8215); Teredo, which hides an address of its own; documentation; segments.
+        || matches!(address.segments(), [0xfec0..=0xfeff, ..] | [0x100, 0, 0, 0, ..] | [0x64, 0xff9b, 1, ..])
+        || matches!(address.segments(), [0x2001, 0, ..] | [0x2001, 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] | [0x5f00, ..])
 }
 
-/// The IPv4 address inside a mapped, compatible, translated (64:ff9b::/96) or 6to4 (2002::/16) one.
+/// The IPv4 address inside a mapped, compatible, translated (64:ff9b::/96, ::ffff:0:0:0/96), 6to4 (2002::/16) or ISATAP one.
 fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let from = |high: u16, low: u16| Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low));
     match address.segments() {
@@ -232,7 +258,9 @@ fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
         [0, 0, 0, 0, 0, 0 | 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
             Some(from(high, low))
         }
+        [0, 0, 0, 0, 0xffff, 0, high, low] => Some(from(high, low)),
         [0x2002, high, low, ..] => Some(from(high, low)),
+        [_, _, _, _, 0 | 0x200, 0x5efe, high, low] => Some(from(high, low)),
         _ => None,
     }
 }
@@ -258,7 +286,7 @@ pub(crate) mod tests {
     use BlockReason::{Malformed, OffList, PrivateAddress, Scheme};
 
     /// Ways to write an address that a page of a task with start page `http://site.test/` must not reach.
-    pub(crate) const SPELLINGS: [(&str, BlockReason); 60] = [
+    pub(crate) const SPELLINGS: [(&str, BlockReason); 89] = [
         ("http://127.0.0.1/", PrivateAddress),
         ("http://127.0.0.1:{port}/", PrivateAddress),
         ("http://127.1/", PrivateAddress),
@@ -288,12 +316,36 @@ pub(crate) mod tests {
         ("http://[2002:7f00:1::]/", PrivateAddress),
         ("http://[fe80::1]/", PrivateAddress),
         ("http://[fd00::1]/", PrivateAddress),
+        ("http://[fd00:ec2::254]/latest/meta-data/", PrivateAddress),
+        ("http://[fec0::1]/", PrivateAddress),
+        ("http://[ff02::1]/", PrivateAddress),
+        ("http://[100::1]/", PrivateAddress),
+        ("http://[64:ff9b:1::7f00:1]/", PrivateAddress),
+        ("http://[::ffff:0:7f00:1]/", PrivateAddress),
+        ("http://[2001:0:7f00:1::]/", PrivateAddress),
+        ("http://[2001:db8::5efe:7f00:1]/", PrivateAddress),
+        ("http://[2001:db8::1]/", PrivateAddress),
+        ("http://[5f00::1]/", PrivateAddress),
+        ("http://[fe80::5efe:127.0.0.1]/", PrivateAddress),
+        ("http://[fe80::1%lo]/", Malformed),
+        ("http://[::ffff:127.0.0.1]:{port}/", PrivateAddress),
+        ("http://[v1.::1]/", Malformed),
         ("http://[::1%25lo]/", Malformed),
         ("http://[::1/", Malformed),
         ("http://10.0.0.1/", PrivateAddress),
         ("http://172.16.0.1/", PrivateAddress),
         ("http://192.168.1.1/", PrivateAddress),
         ("http://100.64.0.1/", PrivateAddress),
+        ("http://100.100.100.200/latest/meta-data/", PrivateAddress),
+        ("http://192.0.0.192/opc/v2/", PrivateAddress),
+        ("http://198.18.0.1/", PrivateAddress),
+        ("http://203.0.113.1/", PrivateAddress),
+        ("http://192.88.99.1/", PrivateAddress),
+        ("http://224.0.0.1/", PrivateAddress),
+        ("http://255.255.255.255/", PrivateAddress),
+        ("http://0xa.0.0.1/", PrivateAddress),
+        ("http://012.1/", PrivateAddress),
+        ("http://172.31.255.255./", PrivateAddress),
         ("http://169.254.169.254/latest/meta-data/", PrivateAddress),
         ("http://2852039166/", PrivateAddress),
         ("http://0xA9FEA9FE/", PrivateAddress),
@@ -305,6 +357,11 @@ pub(crate) mod tests {
         ("http://a.localhost/", PrivateAddress),
         ("http://metadata.google.internal/", PrivateAddress),
         ("http://printer.local/", PrivateAddress),
+        ("http://metadata/", PrivateAddress),
+        ("http://ip6-localhost/", PrivateAddress),
+        ("http://kubernetes.default.svc.cluster.local/", PrivateAddress),
+        ("http://router.lan/", PrivateAddress),
+        ("http://127.0.0.1.rebind.test/", OffList),
         ("http://256.256.256.256/", Malformed),
         ("http://127.0.0.1.2/", Malformed),
         ("http://site.test.0/", Malformed),

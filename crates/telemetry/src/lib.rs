@@ -30,5 +30,7 @@ pub use logs::{LogError, Logs, log_path};
 pub use memory::available_bytes;
 pub use metrics::{Average, Buckets, Counter, Family, Gauge, Histogram, Measure};
 pub use names::{Figures, Point, Sample, Unit, event, figures};
-pub use process::{Member, Memory, ProcessError, Usage, group_members, process_usage, tree_usage};
+pub use process::{
+    Member, Memory, ProcessError, Usage, group_members, process_usage, tree_open_files, tree_usage,
+};
 pub use prometheus::prometheus;

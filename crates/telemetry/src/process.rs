@@ -83,6 +83,17 @@ pub fn tree_usage(root: u32, memory: Memory) -> Result<Usage, ProcessError> {
     Ok(sum(&members, memory))
 }
 
+/// Files that a process and all its descendants hold open: sockets, pipes and event queues with them. A process of another user, whose files
+/// cannot be seen, counts as none.
+pub fn tree_open_files(root: u32) -> Result<u64, ProcessError> {
+    let stats = all_stats()?;
+    if !stats.contains_key(&root) {
+        return Err(ProcessError::NoSuchProcess(root));
+    }
+    let open = |pid| fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, |entries| entries.count() as u64);
+    Ok(tree(root, &stats).into_iter().map(open).sum())
+}
+
 /// The processes of a process group that are alive, in no order. One that ends meanwhile is left out.
 ///
 /// Took 3.8 ms of CPU for a group of 27 on a busy machine with 183 processes: cheap enough to be asked a few times a second.

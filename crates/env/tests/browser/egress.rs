@@ -1,7 +1,7 @@
 //! A page that tries every way out it knows. Each must end in the filter, and none in a canary on loopback.
 
 use std::io::ErrorKind;
-use std::net::{TcpListener, UdpSocket};
+use std::net::{IpAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
 use furrow_env::Stage;
@@ -25,6 +25,16 @@ impl Canary {
         Self { tcp, udp }
     }
 
+    /// On every address of this machine, of either kind.
+    fn everywhere() -> Self {
+        let any = ["[::]:0", "0.0.0.0:0"];
+        let tcp = any.iter().find_map(|address| TcpListener::bind(address).ok()).unwrap();
+        let udp = any.iter().find_map(|address| UdpSocket::bind(address).ok()).unwrap();
+        tcp.set_nonblocking(true).unwrap();
+        udp.set_nonblocking(true).unwrap();
+        Self { tcp, udp }
+    }
+
     fn ports(&self) -> (u16, u16) {
         (self.tcp.local_addr().unwrap().port(), self.udp.local_addr().unwrap().port())
     }
@@ -36,6 +46,73 @@ impl Canary {
         silent(self.udp.recv_from(&mut [0; 64]).map_or_else(|error| error.kind(), |_| ErrorKind::Other));
     }
 }
+
+/// Spellings of this machine, its network and the services beside it, each of which a page tries and a policy asks for. `{own}` is an address
+/// of this machine that is not loopback.
+const SPELLINGS: [&str; 62] = [
+    "127.0.0.1",
+    "127.1",
+    "127.0.1",
+    "127.0.0.1.",
+    "127.255.255.254",
+    "2130706433",
+    "017700000001",
+    "0177.0.0.1",
+    "0177.0.0.01",
+    "0x7f000001",
+    "0x7f.0.0.1",
+    "0X7F.1",
+    "127.0.0.0x1",
+    "0",
+    "0.0.0.0",
+    "0x0",
+    "[::1]",
+    "[0:0:0:0:0:0:0:1]",
+    "[0000::0001]",
+    "[::]",
+    "[::ffff:127.0.0.1]",
+    "[::ffff:7f00:1]",
+    "[::ffff:0:127.0.0.1]",
+    "[::127.0.0.1]",
+    "[64:ff9b::7f00:1]",
+    "[64:ff9b:1::7f00:1]",
+    "[2002:7f00:1::]",
+    "[2001:0:7f00:1::]",
+    "[fe80::1]",
+    "[fe80::1%25lo]",
+    "[fec0::1]",
+    "[fd00::1]",
+    "[fd00:ec2::254]",
+    "[ff02::1]",
+    "{own}",
+    "10.0.0.1",
+    "172.16.0.1",
+    "192.168.0.1",
+    "100.64.0.1",
+    "100.100.100.200",
+    "169.254.169.254",
+    "2852039166",
+    "0xA9FEA9FE",
+    "198.18.0.1",
+    "224.0.0.1",
+    "255.255.255.255",
+    "localhost",
+    "LocalHost",
+    "localhost.",
+    "a.localhost",
+    "a.b.localhost",
+    "localhost.localdomain",
+    "ip6-localhost",
+    "metadata.google.internal",
+    "metadata",
+    "127.0.0.1.nip.io",
+    "localtest.me",
+    "１２７.０.０.１",
+    "127。0。0。1",
+    "ⓛⓞⓒⓐⓛⓗⓞⓢⓣ",
+    "page.test@127.0.0.1",
+    "page.test:80@localhost",
+];
 
 /// The ways out. `there` is an address of the canary, `there_ws` the same for a WebSocket; a way that a browser does not know is passed over.
 const WAYS: [&str; 24] = [
@@ -64,6 +141,123 @@ const WAYS: [&str; 24] = [
     "const f = add('form', {action: there, method: 'post', target: '_blank'}); f.submit()",
     "const p = new RTCPeerConnection({iceServers: [{urls: stun}]}); p.createDataChannel('x'); p.createOffer().then(o => p.setLocalDescription(o))",
 ];
+
+/// What a page can do with an address. A way that the browser refuses by itself is passed over.
+const TRIES: [&str; 7] = [
+    "fetch(`http://${host}:${port}/`, {mode: 'no-cors'}).catch(() => 0)",
+    "new Image().src = `http://${host}:${port}/i`",
+    "new WebSocket(`ws://${host}:${port}/w`)",
+    "new Worker(blob(`fetch('http://${host}:${port}/k', {mode: 'no-cors'}).catch(() => 0)`))",
+    "add('link', {rel: 'preconnect', href: `http://${host}:${port}/`})",
+    "fetch(`https://${host}:${port}/`, {mode: 'no-cors'}).catch(() => 0)",
+    "if (n % 8 == 0) { const p = new RTCPeerConnection({iceServers: [{urls: [`stun:${host}:${udp}`]}, {urls: [`turn:${host}:${port}?transport=tcp`], username: 'u', credential: 'c'}]}); p.createDataChannel('x'); p.createOffer().then(o => p.setLocalDescription(o)) }",
+];
+
+fn all_spellings(canary: &Canary, own: IpAddr) -> (Vec<String>, String) {
+    let (port, udp) = canary.ports();
+    let hosts: Vec<String> = SPELLINGS.iter().map(|host| host.replace("{own}", &own.to_string())).collect();
+    let tries: String = TRIES.iter().map(|way| format!("() => {{ {way} }},\n")).collect();
+    let script = format!(
+        "<script>
+        state = {{tried: 0}};
+        const port = {port}, udp = {udp};
+        const blob = code => URL.createObjectURL(new Blob([code], {{type: 'text/javascript'}}));
+        const add = (name, fields) => document.body.appendChild(Object.assign(document.createElement(name), fields));
+        {hosts:?}.forEach((host, n) => {{
+          for (const way of [{tries}]) {{ try {{ way(); state.tried++ }} catch {{}} }}
+        }});
+        </script>"
+    );
+    (hosts, script)
+}
+
+/// An address of this machine by which others reach it; no packet is sent to learn it.
+fn own_address() -> IpAddr {
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    match socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr()) {
+        Ok(address) => address.ip(),
+        // A machine without a network has loopback only.
+        Err(_) => IpAddr::from([127, 0, 0, 1]),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_spelling_of_an_address_reaches_a_canary() {
+    let (canary, ground, before) = (Canary::everywhere(), ground().await, refused());
+    let own = own_address();
+    let (hosts, script) = all_spellings(&canary, own);
+    let mut stage = ground.page(&script).await;
+    let tried = state(&mut stage).await["tried"].as_u64().unwrap();
+    assert!(tried > 5 * SPELLINGS.len() as u64, "the page could try only {tried} times");
+    // Those that the browser takes for addresses at all, by three ways each at the least.
+    until_refused(before + 3 * 40).await;
+    canary.heard_nothing();
+    // A policy that asks for them.
+    let (port, _) = canary.ports();
+    for host in &hosts {
+        for url in [format!("http://{host}:{port}/"), format!("https://{host}:{port}/")] {
+            let outcome = stage.act(&Action::Goto { url: url.clone() }).await.unwrap();
+            assert_eq!(outcome.name, OutcomeName::OffList, "{url}: {outcome:?}");
+        }
+    }
+    let seen = stage.observe().await.unwrap();
+    assert!(seen.url.starts_with("http://page.test/"), "{}", seen.url);
+    canary.heard_nothing();
+    stage.close().await;
+    ground.close().await;
+    drop(std::net::TcpStream::connect((own, port)).unwrap());
+    assert!(canary.tcp.accept().is_ok(), "the canary sings at {own}");
+}
+
+/// Where the browser of a stage listens for its worker: `/json/list` there names every page and how to take it over.
+fn devtools_port(stage: &dyn Stage) -> u16 {
+    let index = stage.browser().rsplit('-').next().unwrap();
+    let profile = std::env::temp_dir().join(format!("furrow-env-{}-{index}", std::process::id()));
+    let told = std::fs::read_to_string(profile.join("DevToolsActivePort")).unwrap();
+    told.lines().next().unwrap().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_farms_own_ports_are_out_of_reach() {
+    let ground = ground().await;
+    let first = ground.page("<p>x").await;
+    let port = devtools_port(&*first);
+    // It answers whoever is no page.
+    drop(std::net::TcpStream::connect(("127.0.0.1", port)).unwrap());
+    let body = format!(
+        "<button onclick=\"location = 'http://127.0.0.1:{port}/json/list'\" style='position:absolute;left:0;top:0;width:100px;height:100px'>go</button>
+        <script>
+        state = {{}};
+        const there = '127.0.0.1:{port}';
+        const socket = new WebSocket(`ws://${{there}}/devtools/browser`);
+        socket.onopen = () => {{ state.socket = 'open' }}; socket.onerror = () => {{ state.socket = 'refused' }};
+        fetch(`http://${{there}}/json/version`).then(r => r.text()).then(text => {{ state.fetch = text }}, () => {{ state.fetch = 'refused' }});
+        fetch(`http://${{there}}/json/new?file:///etc/passwd`, {{method: 'PUT', mode: 'no-cors'}}).catch(() => 0);
+        const script = document.createElement('script'); script.src = `http://${{there}}/json/list`;
+        script.onload = () => {{ state.script = 'loaded' }}; script.onerror = () => {{ state.script = 'refused' }}; document.body.append(script);
+        </script>"
+    );
+    let before = refused();
+    let mut stage = ground.page(&body).await;
+    assert_eq!(stage.browser(), first.browser());
+    until_refused(before + 4).await;
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while state(&mut stage).await.as_object().unwrap().len() < 3 {
+        assert!(Instant::now() < deadline, "{:?}", state(&mut stage).await);
+        sleep(Duration::from_millis(20)).await;
+    }
+    let refusals = serde_json::json!({"socket": "refused", "fetch": "refused", "script": "refused"});
+    assert_eq!(state(&mut stage).await, refusals);
+    act(&mut stage, click(50.0, 50.0)).await;
+    let seen = stage.observe().await.unwrap();
+    assert_eq!((seen.title.as_str(), seen.tabs.len()), ("403 Forbidden", 1));
+    let outcome =
+        stage.act(&Action::Goto { url: format!("http://127.0.0.1:{port}/json/list") }).await.unwrap();
+    assert_eq!(outcome.name, OutcomeName::OffList);
+    stage.close().await;
+    first.close().await;
+    ground.close().await;
+}
 
 fn page(canary: &Canary) -> String {
     let (tcp, udp) = canary.ports();

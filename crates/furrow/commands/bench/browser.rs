@@ -22,8 +22,13 @@ pub struct BrowserArgs {
     bench: BenchArgs,
 }
 
-const OURS: [&str; 4] = ["furrow rate", "furrow p50", "furrow p99", "furrow CPU a step"];
-const PEERS: [&str; 4] = ["playwright rate", "playwright p50", "playwright p99", "playwright CPU a step"];
+const OURS: [&str; 5] = ["furrow rate", "furrow p50", "furrow p99", "furrow CPU a step", "furrow PSS"];
+const PEERS: [&str; 5] =
+    ["playwright rate", "playwright p50", "playwright p99", "playwright CPU a step", "playwright PSS"];
+const OUR_STARTS: [&str; 3] =
+    ["furrow fresh context", "furrow reset of a site", "furrow reset, start page shown"];
+const PEER_STARTS: [&str; 3] =
+    ["playwright fresh context", "playwright reset of a site", "playwright reset, start page shown"];
 
 /// Runs the command.
 pub fn run(args: &BrowserArgs) -> Result<(), Failure> {
@@ -39,10 +44,12 @@ pub fn run(args: &BrowserArgs) -> Result<(), Failure> {
 
 async fn rounds(args: &PaceArgs, peer: Option<&Peer>, report: &mut Report) -> Result<(), Failure> {
     for _ in 0..args.rounds {
+        pace::start(args).await?.tell(report, OUR_STARTS);
         let ours = pace::run(args, Acts::InTurn).await?;
         ours.tell(report, args, OURS);
         if let Some(peer) = peer {
-            let theirs = peer.run(args).await?;
+            let (starts, theirs) = peer.run(args).await?;
+            starts.tell(report, PEER_STARTS);
             theirs.tell(report, args, PEERS);
             report.add("CPU a step, furrow / playwright", "x", ours.cpu_a_step() / theirs.cpu_a_step());
         }

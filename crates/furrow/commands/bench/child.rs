@@ -28,6 +28,8 @@ pub struct Plan {
     pub max_delay: Duration,
     /// Air instead of browsers, with screenshots of this many bytes.
     pub air: Option<usize>,
+    /// Steps after which a trajectory ends; `None`: it ends when the policy answers.
+    pub steps_max: Option<u32>,
 }
 
 /// A farm at work.
@@ -48,7 +50,7 @@ const INTERVAL: Duration = Duration::from_secs(5);
 impl Farm {
     /// Starts it in an empty folder, on the page of the bare loop.
     pub fn start(folder: PathBuf, pages: &Path, plan: &Plan) -> anyhow::Result<Self> {
-        write_tasks(&folder, pages)?;
+        write_tasks(&folder, pages, plan.steps_max.unwrap_or(10_000))?;
         let job = folder.join("job.toml");
         fs::write(&job, toml::to_string(&plan.job())?)?;
         let mut command = Command::new(std::env::current_exe()?);
@@ -60,6 +62,19 @@ impl Farm {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said).kill_on_drop(true);
         let child = command.spawn().context("starting a farm")?;
         Ok(Self { child, folder })
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> anyhow::Result<u32> {
+        self.child.id().context("the farm is gone")
+    }
+
+    /// The newest line of figures.
+    pub fn now(&mut self) -> anyhow::Result<Option<Figures>> {
+        match self.child.try_wait()? {
+            Some(status) => Err(self.ended(status)),
+            None => Ok(self.lines()?.pop()),
+        }
     }
 
     /// Waits for a line of figures of which this is true.
@@ -166,12 +181,12 @@ fn tasks() -> TasksFile {
     }
 }
 
-fn write_tasks(folder: &Path, pages: &Path) -> anyhow::Result<()> {
+fn write_tasks(folder: &Path, pages: &Path, max_steps: u32) -> anyhow::Result<()> {
     let served = folder.join("pages");
     fs::create_dir(&served)?;
     fs::copy(pages.join("shop.html"), served.join("shop.html")).context("copying shop.html")?;
     let task = json!({
-        "task_id": "shop", "goal": "Look around.", "start_url": PAGE, "max_steps": 10_000, "viewport": [1280, 720],
+        "task_id": "shop", "goal": "Look around.", "start_url": PAGE, "max_steps": max_steps, "viewport": [1280, 720],
         "score": { "kind": "url", "host": "bench.test" },
     });
     fs::write(folder.join("loop.jsonl"), format!("{task}\n"))?;

@@ -34,7 +34,7 @@ struct Measured {
     cpu_micros: f64,
 }
 
-const BARE: [&str; 4] = ["bare rate", "bare p50", "bare p99", "bare CPU a step"];
+const BARE: [&str; 5] = ["bare rate", "bare p50", "bare p99", "bare CPU a step", "bare PSS"];
 
 /// Runs the command.
 pub fn run(args: &FarmArgs) -> Result<(), Failure> {
@@ -72,6 +72,7 @@ async fn measure(args: &FarmArgs, step: Duration, scratch: &Scratch) -> Result<M
         think: args.pace.period().saturating_sub(step),
         max_delay: Duration::from_secs(60),
         air: None,
+        steps_max: None,
     };
     let mut farm = Farm::start(scratch.fresh("farm")?, &args.pace.pages, &plan)?;
     let sessions = f64::from(args.pace.sessions);

@@ -16,6 +16,7 @@ mod peer;
 mod records;
 mod report;
 mod scratch;
+mod soak;
 mod swap;
 
 use clap::{Args, Subcommand};
@@ -37,6 +38,8 @@ pub enum BenchCommand {
     Llama(llama::LlamaArgs),
     /// The model on this machine's processors, beside the same model in transformers
     Model(model::ModelArgs),
+    /// Thousands of trajectories in a row on one worker: whether processes, files or memory grow
+    Soak(soak::SoakArgs),
     /// Screenshots into durable shards, beside the disk's own rate; and the time from a trajectory's end to the manifest
     Records(records::RecordsArgs),
     /// New weights under sessions that decode without rest: how long nothing runs
@@ -63,6 +66,7 @@ pub fn run(command: &BenchCommand) -> Result<(), Failure> {
         BenchCommand::Grpc(args) => grpc::run(args),
         BenchCommand::Llama(args) => llama::run(args),
         BenchCommand::Model(args) => model::run(args),
+        BenchCommand::Soak(args) => soak::run(args),
         BenchCommand::Records(args) => records::run(args),
         BenchCommand::Swap(args) => swap::run(args),
     }

@@ -13,7 +13,7 @@ use furrow_rollout::{
 };
 use furrow_telemetry::{Memory, tree_usage};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::report::{Report, percentile};
 use crate::Failure;
@@ -36,6 +36,9 @@ pub struct PaceArgs {
     /// Rounds; each figure is the median of theirs
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
+    /// Contexts made, and sites reset, in each round before the loop
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    pub starts: u32,
     /// Folder that holds shop.html
     #[arg(long, default_value = "envs/bench")]
     pub pages: PathBuf,
@@ -50,6 +53,19 @@ pub struct Ran {
     pub latencies_ms: Vec<f64>,
     /// CPU time of browsers and driver.
     pub cpu_micros: u64,
+    /// Memory of browsers and driver at the end, what they share counted once; `None` where the kernel does not tell.
+    pub pss_bytes: Option<u64>,
+}
+
+/// How long beginnings took, one after the other on an idle machine.
+#[derive(Debug, Default)]
+pub struct Starts {
+    /// A browser context with one empty tab, made from nothing.
+    pub fresh_ms: Vec<f64>,
+    /// From a page that was used to an empty tab in which nothing of that is left.
+    pub reset_ms: Vec<f64>,
+    /// The same, and the start page loaded in it.
+    pub shown_ms: Vec<f64>,
 }
 
 /// What the loop's sessions do.
@@ -128,26 +144,82 @@ impl Ran {
     }
 
     /// Tells a round under names of its own.
-    pub fn tell(&self, report: &mut Report, args: &PaceArgs, names: [&'static str; 4]) {
+    pub fn tell(&self, report: &mut Report, args: &PaceArgs, names: [&'static str; 5]) {
         let latency = |percent| percentile(&self.latencies_ms, percent).unwrap_or(f64::NAN);
         report.add(names[0], "of ideal", self.latencies_ms.len() as f64 / args.ideal());
         report.add(names[1], "ms", latency(50.0));
         report.add(names[2], "ms", latency(99.0));
         report.add(names[3], "ms CPU", self.cpu_a_step());
+        if let Some(bytes) = self.pss_bytes {
+            report.add(names[4], "MB", bytes as f64 / 1e6);
+        }
     }
 }
 
+impl Starts {
+    /// Tells the medians of a round under names of their own.
+    pub fn tell(&self, report: &mut Report, names: [&'static str; 3]) {
+        for (name, times) in names.into_iter().zip([&self.fresh_ms, &self.reset_ms, &self.shown_ms]) {
+            if let Some(median) = percentile(times, 50.0) {
+                report.add(name, "ms", median);
+            }
+        }
+    }
+}
+
+/// Makes contexts and resets a site, one after the other: first without contexts that are ready, then with.
+pub async fn start(args: &PaceArgs) -> Result<Starts, Failure> {
+    let mut starts = Starts::default();
+    if args.starts == 0 {
+        return Ok(starts);
+    }
+    let session = PolicyFile::default().check().map_err(Failure::Input)?.session;
+    let assignment = assignment(0, &session)?;
+    let ms = |began: Instant| began.elapsed().as_secs_f64() * 1e3;
+    let bare = pool(args, 0).await?;
+    // The first of all starts the browser, here as there.
+    bare.open(&assignment).await?.close().await;
+    for _ in 0..args.starts {
+        let began = Instant::now();
+        let stage = bare.open(&assignment).await?;
+        starts.fresh_ms.push(ms(began));
+        stage.close().await;
+    }
+    bare.close().await;
+    let ready = pool(args, READY).await?;
+    let mut stage = ready.open(&assignment).await?;
+    stage.begin().await?;
+    for _ in 0..args.starts {
+        while ready.ready() < READY as usize {
+            sleep(Duration::from_millis(5)).await;
+        }
+        let began = Instant::now();
+        let mut next = ready.open(&assignment).await?;
+        starts.reset_ms.push(ms(began));
+        next.begin().await?;
+        starts.shown_ms.push(ms(began));
+        std::mem::replace(&mut stage, next).close().await;
+    }
+    stage.close().await;
+    ready.close().await;
+    Ok(starts)
+}
+
+/// Contexts that are ready when a site is reset: what a job has by default.
+const READY: u32 = 2;
+
 /// Opens all pages, then acts on them for the time given. Opening and closing are not measured.
 pub async fn run(args: &PaceArgs, acts: Acts) -> Result<Ran, Failure> {
-    let pool = pool(args).await?;
+    let pool = pool(args, args.env_file().contexts_ready).await?;
     let ran = act_on(&pool, args, acts).await;
     pool.close().await;
     ran
 }
 
-async fn pool(args: &PaceArgs) -> Result<Arc<Chromium>, Failure> {
-    let EnvConfig { browser, egress, sites, .. } =
-        args.env_file().check(&std::env::current_dir()?).map_err(Failure::Input)?;
+async fn pool(args: &PaceArgs, contexts_ready: u32) -> Result<Arc<Chromium>, Failure> {
+    let EnvConfig { browser, egress, sites, .. } = EnvFile { contexts_ready, ..args.env_file() }
+        .check(&std::env::current_dir()?)
+        .map_err(Failure::Input)?;
     let site = Site { host: "bench.test".into(), root: Root::Folder(std::path::absolute(&args.pages)?) };
     let sites = Arc::new(Sites::open(&[site], sites)?);
     Ok(Arc::new(Chromium::start(browser, sites, egress).await?))
@@ -163,12 +235,13 @@ async fn act_on(pool: &Arc<Chromium>, args: &PaceArgs, acts: Acts) -> Result<Ran
     }
     let ran = sessions.join_all().await;
     let after = tree_usage(std::process::id(), Memory::Rss)?;
+    let pss_bytes = tree_usage(std::process::id(), Memory::RssAndPss)?.pss_bytes;
     let mut latencies_ms = Vec::new();
     for (player, acted) in ran {
         player.stage.close().await;
         latencies_ms.extend(acted?);
     }
-    Ok(Ran { latencies_ms, cpu_micros: after.cpu_micros.saturating_sub(before.cpu_micros) })
+    Ok(Ran { latencies_ms, cpu_micros: after.cpu_micros.saturating_sub(before.cpu_micros), pss_bytes })
 }
 
 async fn open_all(pool: &Arc<Chromium>, args: &PaceArgs, acts: Acts) -> Result<Vec<Player>, Failure> {
@@ -318,8 +391,8 @@ mod tests {
     use super::*;
 
     fn args(sessions: u32, seconds: u64, period_millis: u64) -> PaceArgs {
-        let (browsers, rounds, pages, browser) = (1, 1, PathBuf::new(), None);
-        PaceArgs { sessions, seconds, period_millis, browsers, rounds, pages, browser }
+        let (browsers, rounds, starts, pages, browser) = (1, 1, 0, PathBuf::new(), None);
+        PaceArgs { sessions, seconds, period_millis, browsers, rounds, starts, pages, browser }
     }
 
     #[track_caller]

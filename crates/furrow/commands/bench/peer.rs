@@ -11,7 +11,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
-use super::pace::{self, PaceArgs, Ran};
+use super::pace::{self, PaceArgs, Ran, Starts};
 
 /// A peer that can be started.
 pub struct Peer {
@@ -46,7 +46,7 @@ impl Peer {
     }
 
     /// One round.
-    pub async fn run(&self, args: &PaceArgs) -> anyhow::Result<Ran> {
+    pub async fn run(&self, args: &PaceArgs) -> anyhow::Result<(Starts, Ran)> {
         let mut child = self.command(args)?.spawn().context("starting node")?;
         let ran = measure(&mut child, args).await;
         // The end of its input lets it close its browsers; whatever hangs is ended with it.
@@ -63,25 +63,35 @@ impl Peer {
         command.arg("playwright_loop.mjs").arg(std::path::absolute(&self.browser)?);
         command.arg(format!("file://{}", page.display()));
         command.args([u64::from(args.sessions), args.seconds, args.period_millis].map(|n| n.to_string()));
-        command.arg(args.browsers.to_string()).current_dir(&self.folder);
+        command.args([args.browsers, args.starts].map(|n| n.to_string())).current_dir(&self.folder);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).kill_on_drop(true);
         Ok(command)
     }
 }
 
-async fn measure(child: &mut Child, args: &PaceArgs) -> anyhow::Result<Ran> {
+async fn measure(child: &mut Child, args: &PaceArgs) -> anyhow::Result<(Starts, Ran)> {
     let pid = child.id().context("the peer is gone")?;
     let stdout = child.stdout.take().context("the peer has no output")?;
     let mut lines = BufReader::new(stdout).lines();
+    let begun = told(&mut lines, "started", PATIENCE).await?;
+    let starts = Starts {
+        fresh_ms: numbers(&begun["fresh_ms"])?,
+        reset_ms: numbers(&begun["reset_ms"])?,
+        shown_ms: numbers(&begun["shown_ms"])?,
+    };
     told(&mut lines, "ready", PATIENCE).await?;
     let before = tree_usage(pid, Memory::Rss)?;
     let done = told(&mut lines, "done", args.time() + PATIENCE).await?;
     let after = tree_usage(pid, Memory::Rss)?;
-    let latencies = done["latencies_ms"].as_array().context("the peer told no latencies")?;
-    Ok(Ran {
-        latencies_ms: latencies.iter().filter_map(Value::as_f64).collect(),
-        cpu_micros: after.cpu_micros.saturating_sub(before.cpu_micros),
-    })
+    let pss_bytes = tree_usage(pid, Memory::RssAndPss)?.pss_bytes;
+    let latencies_ms = numbers(&done["latencies_ms"])?;
+    let cpu_micros = after.cpu_micros.saturating_sub(before.cpu_micros);
+    Ok((starts, Ran { latencies_ms, cpu_micros, pss_bytes }))
+}
+
+fn numbers(told: &Value) -> anyhow::Result<Vec<f64>> {
+    let told = told.as_array().context("the peer told no times")?;
+    Ok(told.iter().filter_map(Value::as_f64).collect())
 }
 
 /// The next line, which must say this.

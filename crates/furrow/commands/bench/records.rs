@@ -105,7 +105,8 @@ fn throughput(
 
 async fn delay(args: &RecordsArgs, scratch: &Scratch, report: &mut Report) -> Result<(), Failure> {
     let env = EnvFile { sessions_max: args.sessions, ..EnvFile::default() };
-    let plan = Plan { env, think: THINK, max_delay: MAX_DELAY, air: Some(args.screenshot_bytes as usize) };
+    let air = Some(args.screenshot_bytes as usize);
+    let plan = Plan { env, think: THINK, max_delay: MAX_DELAY, air, steps_max: None };
     let mut farm = Farm::start(scratch.fresh("farm")?, &args.pages, &plan)?;
     let seconds = args.seconds as f64;
     farm.until(|now| now.of("uptime_seconds") >= seconds, Duration::from_secs(args.seconds)).await?;
