@@ -75,7 +75,9 @@ impl Attack {
             fs::read_dir(folder.join(below)).unwrap().map(|entry| entry.unwrap().path()).collect();
         files.retain(|file| file.extension().is_some_and(|ending| ending == "html"));
         files.sort();
-        files.iter().filter_map(|file| Self::read(&folder, file)).collect()
+        // Pages of one name's beginning do alike: in this order those that flood the same thing are not sprung together.
+        let dealt = (0..7).flat_map(|first| files.iter().skip(first).step_by(7));
+        dealt.filter_map(|file| Self::read(&folder, file)).collect()
     }
 
     fn actions(&self) -> Vec<Action> {
@@ -259,7 +261,7 @@ fn site() -> Site {
 fn hurried(file: &mut EnvFile) {
     file.contexts_per_browser = 30;
     (file.input_millis, file.screenshot_millis, file.navigation_millis, file.settle_cap_millis) =
-        (5_000, 6_000, 8_000, 800);
+        (3_500, 4_000, 5_000, 800);
 }
 
 /// Springs all attacks, so many at once, beside honest pages in the same browser; says what did not end as it should.
@@ -295,7 +297,9 @@ async fn beside_neighbours(ground: Ground, attacks: Vec<Attack>, at_once: usize)
     let mut wrong = Vec::new();
     for (attack, met) in &met {
         let is_wanted = attack.want.iter().any(|want| want == met.name);
-        if !is_wanted || met.took > attack.within || met.browser != home {
+        // A page that hangs once is stopped and can be looked at; one that goes on hanging cannot.
+        let is_seen = met.has_evidence || !attack.name.starts_with("hang_in_click");
+        if !is_wanted || !is_seen || met.took > attack.within || met.browser != home {
             let (want, within) = (&attack.want, attack.within);
             wrong.push(format!("{}, not {want:?} within {within:?}: {:?}", met.line(attack), met.outcomes));
         }
@@ -319,10 +323,12 @@ async fn every_hostile_page_ends_in_its_outcome_beside_honest_pages() {
     assert!(attacks.len() >= 40, "{} hostile pages", attacks.len());
     let ground = ground_with(hurried, vec![site()]).await;
     beside_neighbours(ground, attacks, 6).await;
+    // One after the other: both at once would measure the machine.
+    greedy_pages_are_ended_alone().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_greedy_page_is_ended_alone() {
+/// A browser with little memory and few threads: what takes too much of either is ended, and nobody else.
+async fn greedy_pages_are_ended_alone() {
     let ground = ground_with(
         |file| {
             hurried(file);

@@ -210,7 +210,7 @@ async fn no_spelling_of_an_address_reaches_a_canary() {
 }
 
 /// Where the browser of a stage listens for its worker: `/json/list` there names every page and how to take it over.
-fn devtools_port(stage: &dyn Stage) -> u16 {
+pub fn devtools_port(stage: &dyn Stage) -> u16 {
     let index = stage.browser().rsplit('-').next().unwrap();
     let profile = std::env::temp_dir().join(format!("furrow-env-{}-{index}", std::process::id()));
     let told = std::fs::read_to_string(profile.join("DevToolsActivePort")).unwrap();

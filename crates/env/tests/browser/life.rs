@@ -81,6 +81,10 @@ async fn renderers_are_sandboxed_and_run_as_an_ordinary_user() {
         .map(|(pid, _)| pid)
         .collect();
     assert!(!renderers.is_empty());
+    let mine = format!("furrow-env-{}-", std::process::id());
+    for (pid, command) in commands().into_iter().filter(|(_, command)| command.contains(&mine)) {
+        assert!(!command.contains("--no-sandbox"), "{pid}: {command}");
+    }
     for pid in renderers {
         let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { continue };
         let uid = status
