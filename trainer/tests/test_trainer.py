@@ -105,7 +105,9 @@ def test_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
     made, kills = 6, 0
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
-        process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+        log = open(tmp_path / f"stderr-{kills}", "wb")  # noqa: SIM115 - the process has it
+        process = subprocess.Popen(command, env=environment, stderr=log)
+        log.close()
         if kills < 4:
             before = saved.newest(tmp_path / "training" / "checkpoints")
             # At least one step further, then a while into the next one or its checkpoint.
@@ -122,7 +124,7 @@ def test_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
             while made < 24:
                 play(farm, actor, made, 3, 2)
                 made += 3
-            assert process.wait(timeout=200) == 0
+            assert process.wait(timeout=200) == 0, (tmp_path / f"stderr-{kills}").read_text()
             break
     newest = saved.newest(tmp_path / "training" / "checkpoints")
     assert newest is not None
@@ -170,13 +172,32 @@ def test_a_directory_is_not_used_twice_by_mistake(tmp_path: Path) -> None:
 def test_publishing_tries_again_and_then_says_why(tmp_path: Path) -> None:
     mark = tmp_path / "tried"
     once = f"import pathlib,sys; p = pathlib.Path({str(mark)!r}); n = p.exists(); p.touch(); sys.exit(0 if n else 'no room')"
-    assert publish([sys.executable, "-c", once], tmp_path, 3, 20, 2) > 0
+    assert publish([sys.executable, "-c", once], tmp_path, 3, "a-3", 20, 2).version == 3
     with pytest.raises(PublishError, match=r"version 4 was not taken in 1 attempts.*no room"):
-        publish([sys.executable, "-c", "import sys; sys.exit('no room')"], tmp_path, 4, 20, 1)
+        publish([sys.executable, "-c", "import sys; sys.exit('no room')"], tmp_path, 4, "a-4", 20, 1)
     with pytest.raises(PublishError, match=r"longer than 0\.2 s"):
-        publish([sys.executable, "-c", "import time; time.sleep(9)"], tmp_path, 4, 0.2, 1)
+        publish([sys.executable, "-c", "import time; time.sleep(9)"], tmp_path, 4, "a-4", 0.2, 1)
     with pytest.raises(PublishError, match="cannot be started"):
-        publish(["/nowhere/furrow"], tmp_path, 4, 1, 1)
+        publish(["/nowhere/furrow"], tmp_path, 4, "a-4", 1, 1)
+
+
+def test_who_serves_numbers_the_versions(tmp_path: Path) -> None:
+    echo = "import json,sys; print(json.dumps({'version': 41, 'state': 'taken', 'id': sys.argv[1]}))"
+    assert publish([sys.executable, "-c", echo, "{id}"], tmp_path, 3, "a-3", 20, 1).version == 41
+    farm = Farm(tmp_path / "run")
+    play(farm, Actor(CHECKPOINT, 0, 5), 0, 6, 4)
+    # Numbers of its own: 10 for the first, one more for each that it has not seen; asked again, the same.
+    log = tmp_path / "taken"
+    serve = (
+        "import json,pathlib,sys; log = pathlib.Path(sys.argv[2]); seen = log.read_text().split() if log.exists() else []; "
+        "seen += [sys.argv[1]] if sys.argv[1] not in seen else []; log.write_text(' '.join(seen)); "
+        "print(json.dumps({'version': 10 + seen.index(sys.argv[1])}))"
+    )
+    command: dict[str, object] = {"command": [sys.executable, "-c", serve, "{id}", str(log)]}
+    trainer = reinforcement.train(settings(tmp_path, run={"steps_max": 1}, rl={"max_staleness": 99}, publish=command))
+    assert trainer.state.version == 10
+    trainer = reinforcement.train(settings(tmp_path, run={"steps_max": 2}, rl={"max_staleness": 99}, publish=command), resume=True)
+    assert trainer.state.version == 11 and len(log.read_text().split()) == 2, "handed over again at the start, and known by its id"
 
 
 def test_metrics_of_steps_that_were_not_kept_are_taken_back(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ class PublishSection:
     """`[publish]`"""
 
     command: tuple[str, ...] = ()
-    """Run after each version, such as `["furrow", "publish", "{dir}", "--version", "{version}"]`; empty: nothing is published."""
+    """Run after each version, such as `["furrow", "publish", "{dir}", "--run", "RUN", "--id", "{id}", "--json"]`; empty: nothing is published."""
     every: int = 1
     """Steps of the optimiser a version."""
     timeout_seconds: float = 300.0

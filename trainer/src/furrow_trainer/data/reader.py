@@ -25,6 +25,8 @@ from .rows import GroupRow, Step, Trajectory
 
 # A row group is 32 MiB at most; neighbours in a file share one, and a group's trajectories lie in few.
 CACHE_BYTES_MAX = 256 << 20
+# Shards that a group's trajectories come from; a file open costs a descriptor and a footer.
+FILES_MAX = 8
 POLL_SECONDS = 0.2
 
 
@@ -178,8 +180,9 @@ class Reader:
         pieces = self.manifest.pieces(place.file)
         if pieces is None:
             raise DataError(f"the steps of {trajectory.trajectory_id} were taken away for good while its group was in use")
-        tables = [self._cache.read(Piece(piece.path, piece.start + place.start, piece.start + place.stop), rows.STEP_COLUMNS) for piece in pieces]
-        found = rows.steps(pa.concat_tables(tables))
+        found: list[Step] = []
+        for piece in pieces:
+            found += self._cache.steps(Piece(piece.path, piece.start + place.start, piece.start + place.stop))
         numbers = [step.step for step in found]
         strangers = [step for step in found if step.trajectory_id != trajectory.trajectory_id]
         if strangers or numbers != list(range(trajectory.num_steps)):
@@ -295,34 +298,52 @@ def share(group_id: str, world: int) -> int:
 
 
 class _RowGroups:
-    """The row groups read last."""
+    """The files opened and the row groups read last."""
 
     def __init__(self) -> None:
-        self._tables: OrderedDict[tuple[Path, int], pa.Table] = OrderedDict()
+        self._files: OrderedDict[Path, _File] = OrderedDict()
+        self._groups: OrderedDict[tuple[Path, int], tuple[list[Step], int]] = OrderedDict()
         self._bytes = 0
 
-    def read(self, piece: Piece, columns: list[str]) -> pa.Table:
-        found, begin = [], 0
-        with pq.ParquetFile(piece.path, memory_map=True) as file:
-            for index in range(file.num_row_groups):
-                count = file.metadata.row_group(index).num_rows
-                start, stop = max(piece.start, begin), min(piece.stop, begin + count)
-                if start < stop:
-                    found.append(self._row_group(file, piece.path, index, columns).slice(start - begin, stop - start))
-                begin += count
-        if begin < piece.stop:
-            raise DataError(f"{piece.path} has {begin} rows, the manifest promises {piece.stop}")
-        return pa.concat_tables(found)
+    def steps(self, piece: Piece) -> list[Step]:
+        """Rows of a file, which is opened once."""
+        file = self._file(piece.path)
+        if file.begins[-1] < piece.stop:
+            raise DataError(f"{piece.path} has {file.begins[-1]} rows, the manifest promises {piece.stop}")
+        found: list[Step] = []
+        for index in range(len(file.begins) - 1):
+            begin, end = file.begins[index], file.begins[index + 1]
+            start, stop = max(piece.start, begin), min(piece.stop, end)
+            if start < stop:
+                found += self._group(file, piece.path, index)[start - begin : stop - begin]
+        return found
 
-    def _row_group(self, file: pq.ParquetFile, path: Path, index: int, columns: list[str]) -> pa.Table:
+    def _file(self, path: Path) -> _File:
+        if path in self._files:
+            self._files.move_to_end(path)
+            return self._files[path]
+        parquet = pq.ParquetFile(path, memory_map=True)
+        counts = [parquet.metadata.row_group(index).num_rows for index in range(parquet.num_row_groups)]
+        self._files[path] = _File(parquet, [sum(counts[:index]) for index in range(len(counts) + 1)])
+        if len(self._files) > FILES_MAX:
+            self._files.popitem(last=False)[1].parquet.close()
+        return self._files[path]
+
+    def _group(self, file: _File, path: Path, index: int) -> list[Step]:
         key = (path, index)
-        if key in self._tables:
-            self._tables.move_to_end(key)
-            return self._tables[key]
-        table = file.read_row_group(index, columns=columns)
-        self._tables[key] = table
+        if key in self._groups:
+            self._groups.move_to_end(key)
+            return self._groups[key][0]
+        table = file.parquet.read_row_group(index, columns=rows.STEP_COLUMNS)
+        self._groups[key] = (rows.steps(table), table.nbytes)
         self._bytes += table.nbytes
-        while self._bytes > CACHE_BYTES_MAX and len(self._tables) > 1:
-            _, old = self._tables.popitem(last=False)
-            self._bytes -= old.nbytes
-        return table
+        while self._bytes > CACHE_BYTES_MAX and len(self._groups) > 1:
+            self._bytes -= self._groups.popitem(last=False)[1][1]
+        return self._groups[key][0]
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    parquet: pq.ParquetFile
+    begins: list[int]
+    """First row of each row group, and behind the last."""

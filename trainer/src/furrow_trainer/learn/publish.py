@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from collections.abc import Sequence as Items
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import PublishError
@@ -12,15 +14,28 @@ from ..errors import PublishError
 OUTPUT_BYTES_MAX = 4_000
 
 
-def publish(command: Items[str], folder: Path, version: int, timeout_seconds: float, attempts: int) -> float:
-    """Runs the command with `{dir}` and `{version}` filled in until it succeeds; returns the seconds it took.
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What became of a publication."""
 
-    The same folder under the same version may be handed over again after a crash: taking it twice must change nothing.
+    version: int
+    """The number that whoever took it gave it, where it says one; else the one it was offered under."""
+    seconds: float
+
+
+def publish(command: Items[str], folder: Path, version: int, publication: str, timeout_seconds: float, attempts: int) -> Published:
+    """Runs the command with `{dir}`, `{version}` and `{id}` filled in until it succeeds.
+
+    The same folder under the same id may be handed over again after a crash: taking it twice must change nothing. A command that prints a JSON
+    object with a `version` says which number the weights got; `furrow publish DIR --run RUN --id ID --json` does.
 
     Raises:
         PublishError: when it failed `attempts` times, with the end of what it said.
     """
-    arguments = [part.replace("{dir}", str(folder.resolve())).replace("{version}", str(version)) for part in command]
+    filled = {"{dir}": str(folder.resolve()), "{version}": str(version), "{id}": publication}
+    arguments = list(command)
+    for name, value in filled.items():
+        arguments = [part.replace(name, value) for part in arguments]
     begun = time.monotonic()
     said = ""
     for attempt in range(attempts):
@@ -34,7 +49,16 @@ def publish(command: Items[str], folder: Path, version: int, timeout_seconds: fl
         except OSError as error:
             raise PublishError(f"publish.command: {arguments[0]} cannot be started: {error}") from error
         if done.returncode == 0:
-            return time.monotonic() - begun
+            return Published(_version(done.stdout, version), time.monotonic() - begun)
         output = (done.stderr or done.stdout)[-OUTPUT_BYTES_MAX:].decode("utf8", "replace").strip()
         said = f"exit status {done.returncode}: {output}"
     raise PublishError(f"version {version} was not taken in {attempts} attempts; {' '.join(arguments)}: {said}")
+
+
+def _version(output: bytes, offered: int) -> int:
+    try:
+        said = json.loads(output)
+    except ValueError:
+        return offered
+    number = said.get("version") if isinstance(said, dict) else None
+    return number if isinstance(number, int) and not isinstance(number, bool) else offered

@@ -37,6 +37,8 @@ class State:
 
     kind: str
     """`sft` or `rl`."""
+    training: str = ""
+    """Names this training among all: its publications are known by it and their step."""
     step: int = 0
     """Steps of the optimiser so far."""
     version: int = 0

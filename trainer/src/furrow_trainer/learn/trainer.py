@@ -6,6 +6,7 @@ import math
 import signal
 import sys
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as Items
@@ -19,7 +20,7 @@ import torch
 from .. import config as configuration
 from ..config import Config
 from ..data import Cursor, Reader
-from ..errors import CheckpointError, TrainerError
+from ..errors import CheckpointError, PublishError, TrainerError
 from ..model import load
 from . import report, saved
 from .batch import Batch, packed, padded, split
@@ -80,7 +81,7 @@ class Trainer:
         self._steps_begun = self.state.step
 
     def _fresh(self, kind: str) -> State:
-        return State(kind, cursor=Cursor(rank=self.config.data.rank, world=self.config.data.world))
+        return State(kind, uuid.uuid4().hex, cursor=Cursor(rank=self.config.data.rank, world=self.config.data.world))
 
     def _optimizer(self) -> torch.optim.AdamW:
         o = self.config.optimizer
@@ -181,9 +182,13 @@ class Trainer:
             return
         p = self.config.publish
         state = saved.read_state(place)
-        seconds = publish(p.command, place / "model", state.version, p.timeout_seconds, p.attempts)
-        self.state.published = state.version
-        print(f"version {state.version} published in {seconds:.1f} s", file=sys.stderr, flush=True)
+        publication = f"{state.training}-{state.step:08}"
+        taken = publish(p.command, place / "model", state.version, publication, p.timeout_seconds, p.attempts)
+        if taken.version < self.state.published:
+            raise PublishError(f"the weights of step {state.step} became version {taken.version}, after version {self.state.published}")
+        # Whoever serves numbers the versions; records are tagged with its numbers, so staleness is counted in them.
+        self.state.version = self.state.published = taken.version
+        print(f"version {taken.version} published in {taken.seconds:.1f} s", file=sys.stderr, flush=True)
 
     def begin(self, reader: Reader) -> None:
         """Publishes what a killed training may have left unpublished, or the very first weights where that is asked for."""

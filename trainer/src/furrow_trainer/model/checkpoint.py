@@ -20,6 +20,8 @@ from .config import ModelConfig, read_config
 from .policy import Policy, Sizes
 
 SHARD_BYTES_MAX = 5_000_000_000
+# Tokenizers of 131,072 entries have 17 MB.
+SIDE_FILE_BYTES_MAX = 64 << 20
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 # Names that some checkpoints hold and no loader of this architecture uses.
@@ -41,6 +43,8 @@ class Checkpoint:
     """Parameter to its type on disk."""
     others: dict[str, Tensor]
     """Tensors that are not used, kept so that they can be written back."""
+    files: dict[str, bytes]
+    """Everything beside the weights: config, tokenizer, template. Held here because the directory may be gone when the next one is written."""
 
 
 def load(folder: Path | str, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Checkpoint:
@@ -83,7 +87,7 @@ def load(folder: Path | str, device: str | torch.device = "cpu", dtype: torch.dt
         raise CheckpointError(f"{folder}: {'; '.join(problems[:8])}{more}")
     dtypes = {name: tensor.dtype for name, tensor in used.items()}
     policy.load_state_dict({name: tensor.to(dtype) for name, tensor in used.items()}, assign=False)
-    return Checkpoint(policy.to(device=device, dtype=dtype), config, folder, names, dtypes, others)
+    return Checkpoint(policy.to(device=device, dtype=dtype), config, folder, names, dtypes, others, _side_files(folder))
 
 
 def save(checkpoint: Checkpoint, folder: Path | str, dtype: torch.dtype | None = None, shard_bytes_max: int = SHARD_BYTES_MAX) -> Path:
@@ -107,9 +111,8 @@ def save(checkpoint: Checkpoint, folder: Path | str, dtype: torch.dtype | None =
     }
     tensors.update(checkpoint.others)
     _write_tensors(draft, tensors, shard_bytes_max)
-    for file in sorted(checkpoint.folder.iterdir()):
-        if file.is_file() and not file.name.endswith((".safetensors", _INDEX)):
-            shutil.copyfile(file, draft / file.name)
+    for name, data in checkpoint.files.items():
+        (draft / name).write_bytes(data)
     _sync(draft)
     os.rename(draft, folder)
     _sync_dir(folder.parent)
@@ -130,6 +133,13 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
         return tensors
     except (OSError, ValueError, KeyError, AttributeError, SafetensorError) as error:
         raise CheckpointError(f"{folder}: the weights cannot be read: {error}") from error
+
+
+def _side_files(folder: Path) -> dict[str, bytes]:
+    files = [path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.endswith((".safetensors", _INDEX))]
+    large = [path for path in files if path.stat().st_size > SIDE_FILE_BYTES_MAX]
+    # An archive or a picture that lies there by chance is not part of the layout.
+    return {path.name: path.read_bytes() for path in files if path not in large}
 
 
 def _canonical(name: str) -> str:
