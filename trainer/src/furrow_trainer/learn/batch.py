@@ -23,6 +23,8 @@ from .sequence import Sequence
 
 # A shorter trunk saves less than running it apart costs.
 TRUNK_MIN = 16
+# Share of a part's content that padding may come to.
+PADDING_MAX = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,10 @@ def split(sequences: Items[Sequence], tokens_max: int) -> Iterator[list[Sequence
     for sequence in sorted(sequences, key=lambda one: (one.group_id, len(one), one.trajectory_id, one.steps)):
         grown = [*part, sequence]
         cut = _trunk(grown)
-        if part and (max(map(len, grown)) - cut) * len(grown) + cut > tokens_max:
+        cost = (max(map(len, grown)) - cut) * len(grown) + cut
+        content = sum(map(len, grown)) - cut * (len(grown) - 1)
+        # One part more runs the trunk once more: padding may cost as much, or a quarter of the content, and no more.
+        if part and (cost > tokens_max or cost - content > max(cut, PADDING_MAX * content)):
             yield part
             part = [sequence]
         else:
