@@ -346,7 +346,7 @@ mod tests {
                 "job.toml:2: run.name: \"a b\"; use 1 to 64 of A-Z a-z 0-9 . _ - and do not start with a dot",
                 "job.toml:3: tasks.source: 0 sources; add 1 to 64 sections [[tasks.source]]",
                 "job.toml:4: tasks.grup_size: unknown key; did you mean tasks.group_size?",
-                "job.toml:5: tasks.sampler: \"uniforn\" is not known; use sequential, uniform or weighted",
+                "job.toml:5: tasks.sampler: \"uniforn\" is not known; use sequential, uniform, weighted or curriculum",
                 "job.toml:6: eval: not part of this version of furrow; leave it out",
                 "job.toml:9: policy.sampling.temperature: \"hot\"; use a number",
                 "job.toml:10: policy.sampling.top_p: 0; use more than 0, at most 1 (1 keeps all)",
