@@ -3,6 +3,7 @@
 const middle = (node) => {
   const box = node.getBoundingClientRect();
   return { x: box.x + box.width / 2, y: box.y + box.height / 2 };
+};
 const click = (node, element) => ({ action: "click_element", element, ...middle(node) });
 const inSight = (node, element) => {
   const { x, y } = middle(node);
@@ -11,7 +12,6 @@ const inSight = (node, element) => {
   if (!header) return { action: "scroll", direction: "down" };
   if (step === 0) return click(header, "Primary");
   return { action: "press_key", key: y < 60 ? "ArrowUp" : "ArrowDown" };
-};
 };
 
 const [, sender] = goal.match(/^Find the email by (\w+)/);
