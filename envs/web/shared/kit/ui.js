@@ -1,6 +1,6 @@
 // Components that many sites share. They look as each site's own style says; here is only how they behave.
 
-import { $, $$, fill, h, icon } from "/kit/dom.js";
+import { $, $$, fill, h, icon, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
 import { change, state } from "/kit/site.js";
 import { isCardNumber } from "/kit/words.js";
@@ -267,3 +267,33 @@ export const cardRules = {
   expiry: (value) => (/^(0[1-9]|1[0-2])\s*\/\s*\d{2}$/.test(value) ? "" : "Enter month and year as MM/YY"),
   code: rules.digits("a security code", 3, 4),
 };
+
+/**
+ * Puts something into the visitor's own lists, takes it out, makes new lists. In the state the lists stand under `key`, each with its `name` and, under
+ * `members`, the ids in it; `made` is what else a new list begins with, `done` is called after each change.
+ */
+export function listsDialog({ title, word, key, members, id, made = {}, done = () => {} }) {
+  const prompt = `Name of a new ${word}`;
+  const boxes = h("div", {}), input = h("input", { type: "text", name: word, placeholder: prompt, "aria-label": prompt });
+  const toggle = (name) => {
+    change((now) => {
+      const list = now[key].find((one) => one.name === name);
+      list[members] = list[members].includes(id) ? list[members].filter((one) => one !== id) : [...list[members], id];
+    });
+    draw();
+  };
+  const draw = () => {
+    fill(boxes, state()[key].map((list) => h("label", { class: "check" }, h("input", { type: "checkbox", checked: list[members].includes(id), onchange: () => toggle(list.name) }), list.name)));
+    done();
+  };
+  const form = h("form", { class: "row", onsubmit: (event) => {
+    event.preventDefault();
+    const name = tidy(input.value);
+    if (!name || state()[key].some((list) => list.name === name)) return;
+    change((now) => { now[key].push({ name, ...made, [members]: [id] }); });
+    input.value = "";
+    draw();
+  } }, input, h("button", { id: "create" }, "Create"));
+  draw();
+  modal({ title, body: h("div", {}, boxes, form), actions: [{ text: "Done", primary: true, act() {} }] });
+}

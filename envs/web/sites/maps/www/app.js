@@ -3,7 +3,7 @@
 import { add, count, fill, grouped, h, icon, stars, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
 import { change, href, query, site, state } from "/kit/site.js";
-import { autocomplete, chooser, cookieBanner, facts, field, leaf, modal, pagination, radios, rules, tabs, ticks, toast, validate } from "/kit/ui.js";
+import { autocomplete, chooser, cookieBanner, facts, field, leaf, listsDialog, modal, pagination, radios, rules, tabs, ticks, toast, validate } from "/kit/ui.js";
 import { CATEGORIES, FEATURES, MODES, NAME, clock, distance, freshState, makeWorld, metresTold, minutes, mode, reviewsOf, search, way } from "/world.js";
 import { mapView } from "/map.js";
 
@@ -425,44 +425,7 @@ function suggestDialog(place) {
 }
 
 function saveDialog(place, done) {
-  const boxes = h("div", {}),
-    input = h("input", { type: "text", name: "list", placeholder: "Name of a new list", "aria-label": "Name of a new list" });
-  const toggle = (name) => {
-    change((now) => {
-      const list = now.lists.find((one) => one.name === name);
-      list.places = list.places.includes(place.id) ? list.places.filter((id) => id !== place.id) : [...list.places, place.id];
-    });
-    drawBoxes();
-    done();
-  };
-  const drawBoxes = () =>
-    fill(
-      boxes,
-      state().lists.map(({ name, places }) =>
-        h("label", { class: "check" }, h("input", { type: "checkbox", checked: places.includes(place.id), onchange: () => toggle(name) }), name),
-      ),
-    );
-  drawBoxes();
-  const form = h(
-    "form",
-    {
-      class: "row",
-      onsubmit: (event) => {
-        event.preventDefault();
-        const name = tidy(input.value);
-        if (!name || state().lists.some((list) => list.name === name)) return;
-        change((now) => {
-          now.lists.push({ name, note: "", places: [place.id] });
-        });
-        input.value = "";
-        drawBoxes();
-        done();
-      },
-    },
-    input,
-    h("button", { id: "create" }, "Create"),
-  );
-  modal({ title: `Save ${place.name}`, body: h("div", {}, boxes, form), actions: [{ text: "Done", primary: true, act() {} }] });
+  listsDialog({ title: `Save ${place.name}`, word: "list", key: "lists", members: "places", id: place.id, made: { note: "" }, done });
 }
 
 // ---- directions and lists ----

@@ -12,6 +12,7 @@ import {
   facts,
   field,
   leaf,
+  listsDialog,
   modal,
   pagination,
   radios,
@@ -602,50 +603,7 @@ function accessDialog(item) {
 }
 
 function collectDialog(item) {
-  const boxes = h("div", {}),
-    input = h("input", { type: "text", name: "collection", placeholder: "Name of a new collection", "aria-label": "Name of a new collection" });
-  const flip = (name) => {
-    change((now) => {
-      const own = now.collections.find((one) => one.name === name);
-      own.items = own.items.includes(item.id) ? own.items.filter((id) => id !== item.id) : [...own.items, item.id];
-    });
-    draw();
-  };
-  const draw = () =>
-    fill(
-      boxes,
-      state().collections.map(({ name, items }) =>
-        h("label", { class: "check" }, h("input", { type: "checkbox", checked: items.includes(item.id), onchange: () => flip(name) }), name),
-      ),
-    );
-  draw();
-  modal({
-    title: "Add to a collection",
-    body: h(
-      "div",
-      {},
-      boxes,
-      h(
-        "form",
-        {
-          class: "row",
-          onsubmit: (event) => {
-            event.preventDefault();
-            const name = tidy(input.value);
-            if (!name || state().collections.some((one) => one.name === name)) return;
-            change((now) => {
-              now.collections.push({ name, items: [item.id] });
-            });
-            input.value = "";
-            draw();
-          },
-        },
-        input,
-        h("button", { id: "create" }, "Create"),
-      ),
-    ),
-    actions: [{ text: "Done", primary: true, act() {} }],
-  });
+  listsDialog({ title: "Add to a collection", word: "collection", key: "collections", members: "items", id: item.id });
 }
 
 // ---- discussions, leaderboard, shelf ----
