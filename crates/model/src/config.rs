@@ -163,7 +163,7 @@ impl Config {
     /// Reads `config.json` of a checkpoint directory.
     ///
     /// # Errors
-    /// When the file cannot be read, is no JSON, or asks for anything that is not implemented: then every such key is named.
+    /// When the file cannot be read, is no JSON, or asks for what this architecture does not have: then every such key is named.
     pub fn read(dir: &Path) -> Result<Self, ConfigError> {
         let path = dir.join("config.json");
         let text = file::read(&path, BYTES_MAX)?;

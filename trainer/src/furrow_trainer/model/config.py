@@ -1,4 +1,4 @@
-"""`config.json` of a checkpoint, checked: what is not implemented is refused by name."""
+"""`config.json` of a checkpoint, checked: what this architecture does not have is refused by name."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def read_config(folder: Path) -> ModelConfig:
     """Reads config.json of a checkpoint directory; a bare `Infinity`, which older files hold, is taken.
 
     Raises:
-        CheckpointError: when a key is missing or has a value that is not implemented.
+        CheckpointError: when a key is missing or has a value this architecture does not have.
     """
     path = folder / "config.json"
     try:
