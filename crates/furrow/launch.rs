@@ -130,8 +130,8 @@ pub async fn browsers(
 ) -> Result<Arc<dyn Stages>, Failure> {
     let (browser, sites) = (env.browser.clone(), Arc::new(sites));
     let pool = match archives {
-        Some(archives) => Chromium::start_archived(browser, sites, env.egress, archives).await,
-        None => Chromium::start(browser, sites, env.egress).await,
+        Some(archives) => Chromium::start_archived(browser, sites, env.egress.clone(), archives).await,
+        None => Chromium::start(browser, sites, env.egress.clone()).await,
     };
     Ok(Arc::new(pool.map_err(|error| Failure::Input(vec![crate::chain(&error.into())]))?))
 }

@@ -1,6 +1,7 @@
 //! The job's `[env]` section: the browsers, the deadlines of everything a page can keep waiting, and the patience with the other services.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use furrow_wire::LEASE_WAIT_MILLIS_MAX;
@@ -8,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::archive::ArchiveLimits;
 use crate::chromium::BlockedPages;
-use crate::egress::EgressLimits;
+use crate::egress::{EgressLimits, LiveLimits};
+use crate::live::Pins;
 use crate::retry::Retry;
 use crate::sites::SiteLimits;
 use crate::worker::WorkerConfig;
@@ -78,6 +80,14 @@ pub struct EnvFile {
     pub drain_grace_millis: u64,
     /// Connections of one context at once.
     pub connections_max: u32,
+    /// Whether pages may reach hosts elsewhere, as far as their task's list goes. Private, loopback, link-local and metadata addresses are never
+    /// among them.
+    pub live: bool,
+    /// All that one trajectory may be sent from elsewhere.
+    pub live_bytes_max: u64,
+    /// Hosts whose address is given here and not looked up, such as `shop.example.org=10.0.0.5:8080`: the one way to a private address, for tasks
+    /// that list the host.
+    pub pins: Vec<String>,
     /// Largest file of a site that is served.
     pub site_file_bytes_max: u64,
     /// Files of sites kept in memory, all together.
@@ -222,6 +232,10 @@ impl Default for EnvFile {
             lease_wait_millis: 10_000,
             drain_grace_millis: 30_000,
             connections_max: 64,
+            live: true,
+            // Thirty steps on heavy pages of 20 MB, and as much again.
+            live_bytes_max: 1 << 30,
+            pins: Vec::new(),
             site_file_bytes_max: 32 << 20,
             site_cache_bytes_max: 64 << 20,
             archive: false,
@@ -235,8 +249,13 @@ impl Default for EnvFile {
 impl EnvFile {
     /// Checks every key and reports all that are wrong. A relative `browser` begins at `base`, the job file's folder.
     pub fn check(self, base: &Path) -> Result<EnvConfig, Vec<String>> {
-        let wrong = self.problems();
-        if wrong.is_empty() { Ok(self.config(base)) } else { Err(wrong) }
+        let mut wrong = self.problems();
+        match Pins::new(&self.pins) {
+            Ok(pins) if wrong.is_empty() => return Ok(self.config(base, pins)),
+            Ok(_) => {}
+            Err(bad) => wrong.extend(bad.into_iter().map(|bad| format!("env.pins: {bad}"))),
+        }
+        Err(wrong)
     }
 
     /// The same with every path absolute.
@@ -272,6 +291,7 @@ impl EnvFile {
             ("lease_wait_millis", self.lease_wait_millis, 0, LEASE_WAIT_MILLIS_MAX),
             ("drain_grace_millis", self.drain_grace_millis, 0, 24 * hour),
             ("connections_max", u64::from(self.connections_max), 6, 1_000),
+            ("live_bytes_max", self.live_bytes_max, 1 << 20, 1 << 40),
             ("site_file_bytes_max", self.site_file_bytes_max, 1, 1 << 32),
             ("site_cache_bytes_max", self.site_cache_bytes_max, 0, 1 << 36),
             // A body comes through the browser's protocol in one message, half as long again.
@@ -299,7 +319,7 @@ impl EnvFile {
         wrong
     }
 
-    fn config(self, base: &Path) -> EnvConfig {
+    fn config(self, base: &Path, pins: Pins) -> EnvConfig {
         let millis = Duration::from_millis;
         let retry =
             |patience| Retry { first: millis(50), longest: millis(2_000), patience: millis(patience) };
@@ -350,6 +370,7 @@ impl EnvFile {
                 connections_max: self.connections_max as usize,
                 header_bytes_max: 64 << 10,
                 deadline: millis(self.navigation_millis),
+                live: self.live.then(|| LiveLimits { bytes_max: self.live_bytes_max, pins: Arc::new(pins) }),
             },
             sites: SiteLimits {
                 file_bytes_max: self.site_file_bytes_max,

@@ -1,14 +1,17 @@
 //! The only way out of a browser context: a filtering HTTP proxy on a loopback port of its own, one a trajectory.
 //!
-//! What is on the task's list and is an offline site of this worker is answered here; everything else is refused and counted. Chromium
-//! is told to send even loopback traffic this way (`<-loopback>`), so no page can reach the machine it runs on.
+//! What is on the task's list and is an offline site of this worker is answered here; what is on the list and elsewhere is fetched or tunnelled to
+//! (`live.rs`); everything else is refused and counted. Chromium is told to send even loopback traffic this way (`<-loopback>`), so no page
+//! can reach the machine it runs on.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::error::Error;
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -23,12 +26,13 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::hosts::{AllowList, HostName, OffLimits, Place};
+use crate::live::{self, Outside, Pins, System, Unreached};
 use crate::sites::{Sites, plain};
 
 /// The filter of one browser context. It ends with its owner.
@@ -41,7 +45,7 @@ pub struct Egress {
 }
 
 /// Bounds on what one context may ask of its filter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EgressLimits {
     /// Connections at once; further ones are closed as they come. Chromium opens at most 32 to one proxy.
     pub connections_max: usize,
@@ -49,6 +53,17 @@ pub struct EgressLimits {
     pub header_bytes_max: usize,
     /// A request must be read, and its answer found, within this time each.
     pub deadline: Duration,
+    /// How far hosts elsewhere may be reached; `None` reaches sites of our own alone.
+    pub live: Option<LiveLimits>,
+}
+
+/// Bounds on what comes from hosts elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LiveLimits {
+    /// All that one trajectory may be sent, headers of tunnelled messages included.
+    pub bytes_max: u64,
+    /// Hosts whose address the job gives itself; private ones are reached no other way.
+    pub pins: Arc<Pins>,
 }
 
 /// What was refused, for whoever looks for the reason of a page that does not work.
@@ -78,10 +93,25 @@ impl Egress {
 
     /// The same for a context that waits for its task: nothing gets out.
     pub async fn shut(sites: Arc<Sites>, limits: EgressLimits) -> io::Result<Self> {
+        Self::shut_over(sites, limits, Arc::new(System)).await
+    }
+
+    /// The same over another resolver.
+    async fn shut_over(
+        sites: Arc<Sites>,
+        limits: EgressLimits,
+        resolver: Arc<dyn live::Resolve>,
+    ) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let in_flight = watch::channel(Flight::default()).0;
         let (lent, blocked) = (OnceLock::new(), Mutex::default());
-        let filter = Arc::new(Filter { sites, lent, limits, blocked, in_flight });
+        let outside = limits.live.as_ref().map(|live| Outside {
+            resolver,
+            pins: live.pins.clone(),
+            deadline: limits.deadline,
+        });
+        let sent = AtomicU64::new(0);
+        let filter = Arc::new(Filter { sites, lent, limits, blocked, in_flight, outside, sent });
         let egress = Self {
             address: listener.local_addr()?,
             filter,
@@ -150,22 +180,33 @@ async fn accept(listener: &TcpListener, filter: &Arc<Filter>, stop: &Cancellatio
         };
         let Ok(place) = places.clone().try_acquire_owned() else { continue };
         let (filter, stop) = (filter.clone(), stop.clone());
+        let connection = Connection { filter, place: Arc::new(place), stop, work: work.clone() };
         work.spawn(async move {
-            stop.run_until_cancelled(serve(stream, &filter)).await;
-            drop(place);
+            connection.stop.run_until_cancelled(serve(stream, &connection)).await;
         });
     }
 }
 
-async fn serve(stream: TcpStream, filter: &Arc<Filter>) {
-    let limits = filter.limits;
+/// A connection of the browser's, and what is needed to carry what outlives a request on it.
+#[derive(Debug, Clone)]
+struct Connection {
+    filter: Arc<Filter>,
+    /// Held while anything of it lives.
+    place: Arc<OwnedSemaphorePermit>,
+    stop: CancellationToken,
+    work: TaskTracker,
+}
+
+async fn serve(stream: TcpStream, connection: &Connection) {
+    let limits = &connection.filter.limits;
     let answer = service_fn(|request: Request<Incoming>| {
-        let filter = filter.clone();
+        let connection = connection.clone();
         async move {
             // A page may listen to a stream of events or to music for ever: that is no reason to wait for it.
-            let asked = is_waited_for(&request).then(|| Asked::new(&filter));
-            let answer = filter.answer(&request).await;
-            Ok::<_, Infallible>(answer.map(|bytes| Watched { bytes, _asked: asked }))
+            let waits = request.method() != Method::CONNECT && is_waited_for(&request);
+            let asked = waits.then(|| Asked::new(&connection.filter));
+            let answer = connection.answer(request).await;
+            Ok::<_, Infallible>(answer.map(|part| Watched { part, filter: connection.filter, _asked: asked }))
         }
     });
     let served = http1::Builder::new()
@@ -174,6 +215,7 @@ async fn serve(stream: TcpStream, filter: &Arc<Filter>) {
         .max_headers(HEADERS_MAX)
         .max_buf_size(limits.header_bytes_max)
         .serve_connection(TokioIo::new(stream), answer)
+        .with_upgrades()
         .await;
     if let Err(error) = served {
         // A page that goes away mid-answer is the daily case; nobody needs to act.
@@ -184,7 +226,7 @@ async fn serve(stream: TcpStream, filter: &Arc<Filter>) {
 /// Headers of a request; Chromium sends about 15.
 const HEADERS_MAX: usize = 100;
 
-/// Decides and answers. The body of a request is never read: hyper closes a connection whose request had one.
+/// Decides, and answers for sites of our own. The body of a request to one is never read: hyper closes a connection whose request had one.
 #[derive(Debug)]
 struct Filter {
     sites: Arc<Sites>,
@@ -192,6 +234,9 @@ struct Filter {
     limits: EgressLimits,
     blocked: Mutex<Blocked>,
     in_flight: watch::Sender<Flight>,
+    outside: Option<Outside>,
+    /// Bytes that came from elsewhere.
+    sent: AtomicU64,
 }
 
 /// Whom a filter serves.
@@ -262,47 +307,162 @@ impl Drop for Asked {
 
 /// An answer's body; when its last byte has been taken, its request is in flight no more.
 struct Watched {
-    bytes: Full<Bytes>,
+    part: Part,
+    filter: Arc<Filter>,
     _asked: Option<Asked>,
 }
 
+/// Whose answer it is.
+enum Part {
+    Ours(Full<Bytes>),
+    Theirs(Incoming),
+}
+
+type BodyError = Box<dyn Error + Send + Sync>;
+
 impl Body for Watched {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = BodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Pin::new(&mut self.bytes).poll_frame(cx)
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match &mut self.part {
+            Part::Ours(bytes) => Pin::new(bytes).poll_frame(cx).map_err(|never| match never {}),
+            Part::Theirs(body) => {
+                let frame = std::task::ready!(Pin::new(body).poll_frame(cx));
+                Poll::Ready(frame.map(|frame| {
+                    let frame = frame?;
+                    self.filter.take(frame.data_ref().map_or(0, Bytes::len))?;
+                    Ok(frame)
+                }))
+            }
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.bytes.is_end_stream()
+        match &self.part {
+            Part::Ours(bytes) => bytes.is_end_stream(),
+            Part::Theirs(body) => body.is_end_stream(),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.bytes.size_hint()
+        match &self.part {
+            Part::Ours(bytes) => bytes.size_hint(),
+            Part::Theirs(body) => body.size_hint(),
+        }
+    }
+}
+
+/// Who answers a request.
+enum Way {
+    Site(HostName),
+    Live(Place),
+}
+
+impl Connection {
+    async fn answer(&self, request: Request<Incoming>) -> Response<Part> {
+        let filter = &self.filter;
+        let place = match filter.verdict(request.method(), request.uri()) {
+            Ok(Way::Site(host)) => return filter.serve(&host, &request).await.map(Part::Ours),
+            Ok(Way::Live(place)) => place,
+            Err(off) => return filter.refuse(off).map(Part::Ours),
+        };
+        let reached = match &filter.outside {
+            Some(outside) => outside.connect(&place).await,
+            None => Err(Unreached::Refused(OffLimits::new(BlockReason::Unresolved, place.host.as_str()))),
+        };
+        let host = match reached {
+            Ok(host) => host,
+            Err(Unreached::Refused(off)) => return filter.refuse(off).map(Part::Ours),
+            Err(Unreached::Failed(why)) => return plain(StatusCode::BAD_GATEWAY, &why).map(Part::Ours),
+        };
+        match *request.method() == Method::CONNECT {
+            true => self.tunnel(request, host),
+            false => self.forward(request, host).await,
+        }
+    }
+
+    /// Carries whatever is said between page and host, unread.
+    fn tunnel(&self, request: Request<Incoming>, host: TcpStream) -> Response<Part> {
+        let (connection, stop) = (self.clone(), self.stop.clone());
+        self.work.spawn(async move {
+            stop.run_until_cancelled(connection.carry(request, host)).await;
+        });
+        Response::new(Part::Ours(Full::default()))
+    }
+
+    async fn carry(&self, request: Request<Incoming>, host: TcpStream) {
+        let Ok(page) = hyper::upgrade::on(request).await else { return };
+        let (busy, seen) = watch::channel(Instant::now());
+        let take = |bytes| self.filter.take(bytes);
+        let carried = async { live::tunnel(TokioIo::new(page), host, take, &busy).await.err() };
+        let error = tokio::select! {
+            error = carried => error,
+            () = live::while_busy(seen, || Asked::new(&self.filter)) => None,
+        };
+        if let Some(error) = error {
+            tracing::debug!(%error, "a tunnel broke");
+        }
+    }
+
+    /// Passes a request on and its answer back.
+    async fn forward(&self, request: Request<Incoming>, host: TcpStream) -> Response<Part> {
+        let failed =
+            |why: &dyn fmt::Display| plain(StatusCode::BAD_GATEWAY, &why.to_string()).map(Part::Ours);
+        let (mut sender, carrying) = match live::handshake(host).await {
+            Ok(both) => both,
+            Err(error) => return failed(&error),
+        };
+        let stop = self.stop.clone();
+        let place = self.place.clone();
+        self.work.spawn(async move {
+            stop.run_until_cancelled(carrying).await;
+            drop(place);
+        });
+        let answer = sender.send_request(live::passed_on(request));
+        match tokio::time::timeout(self.filter.limits.deadline, answer).await {
+            Err(_) => plain(StatusCode::GATEWAY_TIMEOUT, "the host did not answer in time").map(Part::Ours),
+            Ok(Err(error)) => failed(&error),
+            Ok(Ok(mut answer)) => {
+                live::without_hops(answer.headers_mut());
+                answer.map(Part::Theirs)
+            }
+        }
     }
 }
 
 impl Filter {
-    async fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
-        let host = match self.verdict(request.method(), request.uri()) {
-            Ok(host) => host,
-            Err(off) => return self.refuse(off),
-        };
-        let answer = self.sites.answer(&host, request.method(), request.uri());
+    async fn serve(&self, host: &HostName, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+        let answer = self.sites.answer(host, request.method(), request.uri());
         let Ok(answer) = tokio::time::timeout(self.limits.deadline, answer).await else {
             return plain(StatusCode::GATEWAY_TIMEOUT, "the file was not read in time");
         };
         answer
     }
 
-    /// Whose site answers a request, or why none does. Live hosts would be a third answer here: listed, resolved, and not private.
-    fn verdict(&self, method: &Method, uri: &http::Uri) -> Result<HostName, OffLimits> {
+    /// Bytes that came from elsewhere; an error when they are more than the trajectory may be sent.
+    fn take(&self, bytes: usize) -> io::Result<()> {
+        let most = self.limits.live.as_ref().map_or(0, |live| live.bytes_max);
+        let before = self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+        if before + bytes as u64 <= most {
+            return Ok(());
+        }
+        if before <= most {
+            let of = self.lent.get().and_then(|lent| lent.of.as_ref());
+            let (host, reason) = ("", BlockReason::TooMuch);
+            RequestBlocked { of, host, reason }.emit();
+            self.blocked().count(OffLimits::new(reason, host));
+        }
+        Err(io::Error::new(io::ErrorKind::QuotaExceeded, explained(BlockReason::TooMuch)))
+    }
+
+    /// Who answers a request, or why nobody does.
+    fn verdict(&self, method: &Method, uri: &http::Uri) -> Result<Way, OffLimits> {
         let place = match uri.authority() {
-            // A tunnel (https, WebSocket): nobody listens behind it, but say first whether it was on the list.
+            // A tunnel: https, WebSocket.
             Some(authority) if method == Method::CONNECT => {
                 Place::of_authority(authority.as_str(), 443).and_then(|place| self.listed(place))?
             }
@@ -310,9 +470,16 @@ impl Filter {
             None => return Err(OffLimits::new(BlockReason::Malformed, "")),
         };
         let is_plain = method != Method::CONNECT && uri.scheme() == Some(&http::uri::Scheme::HTTP);
-        match is_plain && place.port == 80 && self.sites.has(&place.host) {
-            true => Ok(place.host),
-            false => Err(OffLimits::new(BlockReason::Unresolved, place.host.as_str())),
+        let is_site = self.sites.has(&place.host);
+        if is_plain && place.port == 80 && is_site {
+            return Ok(Way::Site(place.host));
+        }
+        match &self.outside {
+            // Nobody of this name is elsewhere, and over https a proxy is asked for tunnels alone.
+            Some(outside) if !is_site && (is_plain || method == Method::CONNECT) => {
+                outside.could_be(&place).map(|()| Way::Live(place))
+            }
+            _ => Err(OffLimits::new(BlockReason::Unresolved, place.host.as_str())),
         }
     }
 
@@ -378,6 +545,8 @@ fn explained(reason: BlockReason) -> &'static str {
         BlockReason::Scheme => "only http and https are spoken here",
         BlockReason::Unresolved => "no site answers at this address",
         BlockReason::Malformed => "this is no address",
+        BlockReason::Port => "only the ports of http and https are reached",
+        BlockReason::TooMuch => "the trajectory was sent as much as it may be",
     }
 }
 
@@ -386,11 +555,14 @@ mod tests {
     use super::*;
     use crate::hosts::tests::SPELLINGS;
     use crate::sites::{Root, Site, SiteLimits};
-    use std::sync::atomic::{AtomicU64, Ordering};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    const LIMITS: EgressLimits =
-        EgressLimits { connections_max: 4, header_bytes_max: 8192, deadline: Duration::from_secs(5) };
+    const LIMITS: EgressLimits = EgressLimits {
+        connections_max: 4,
+        header_bytes_max: 8192,
+        deadline: Duration::from_secs(5),
+        live: None,
+    };
 
     async fn opened(limits: EgressLimits) -> (Egress, tempfile::TempDir) {
         let home = tempfile::tempdir().unwrap();
@@ -549,5 +721,145 @@ mod tests {
         work.close();
         tokio::time::timeout(Duration::from_secs(5), work.wait()).await.expect("ended");
         assert!(TcpStream::connect(address).await.is_err());
+    }
+
+    /// A server on loopback, reached by the pinned name `live.test`: each connection is answered by what is told here, as often as is asked.
+    async fn origin(answer: &'static [u8]) -> (u16, tokio::task::JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let task = tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let mut read = [0; 4096];
+                    let mut head = Vec::new();
+                    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+                        match stream.read(&mut read).await {
+                            Ok(0) | Err(_) => return,
+                            Ok(count) => head.extend_from_slice(&read[..count]),
+                        }
+                    }
+                    // The request comes back as the answer's first header, so that a test sees what was passed on.
+                    let asked = String::from_utf8_lossy(&head).replace("\r\n", "|");
+                    let told = String::from_utf8_lossy(answer).replacen(
+                        "\r\n",
+                        &format!("\r\nx-asked: {asked}\r\n"),
+                        1,
+                    );
+                    drop(stream.write_all(told.as_bytes()).await);
+                });
+            }
+        });
+        (port, task)
+    }
+
+    async fn live(port: u16, bytes_max: u64, resolver: Arc<dyn live::Resolve>) -> Egress {
+        let pins = Pins::new(&[format!("live.test=127.0.0.1:{port}")]).unwrap();
+        let limits = EgressLimits { live: Some(LiveLimits { bytes_max, pins: Arc::new(pins) }), ..LIMITS };
+        let sites = Sites::open(&[], SiteLimits { file_bytes_max: 1, cache_bytes_max: 1 }).unwrap();
+        let egress = Egress::shut_over(Arc::new(sites), limits, resolver).await.unwrap();
+        let allow = AllowList::new("http://live.test/", &["rebound.org".into()]).unwrap();
+        egress.admit(allow, None);
+        egress
+    }
+
+    #[tokio::test]
+    async fn hosts_elsewhere_are_asked_and_answer() {
+        let (port, _origin) = origin(
+            b"HTTP/1.1 201 Made\r\nconnection: x-hop, close\r\nx-hop: 1\r\ncontent-length: 5\r\n\r\nhello",
+        )
+        .await;
+        let egress = live(port, 1000, Arc::new(System)).await;
+        let answer = raw(&egress, "POST http://live.test/buy?n=2 HTTP/1.1\r\nHost: other.test\r\nProxy-Connection: keep-alive\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 201 ") && answer.ends_with("hello"), "{answer}");
+        assert!(
+            answer.contains("x-asked: POST /buy?n=2 HTTP/1.1|") && answer.contains("host: live.test|"),
+            "{answer}"
+        );
+        assert!(
+            !answer.contains("x-hop: 1") && !answer.to_lowercase().contains("proxy-connection"),
+            "{answer}"
+        );
+        assert_eq!(egress.blocked().total, 0);
+        assert!(egress.in_flight().0.borrow().count == 0);
+        egress.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_tunnel_carries_both_ways_and_ends_with_its_owner() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let egress = live(listener.local_addr().unwrap().port(), 1000, Arc::new(System)).await;
+        let mut page = TcpStream::connect(egress.address()).await.unwrap();
+        page.write_all(b"CONNECT live.test:443 HTTP/1.1\r\nHost: live.test:443\r\n\r\n").await.unwrap();
+        let (mut host, _) = listener.accept().await.unwrap();
+        let mut head = [0; 1024];
+        let count = page.read(&mut head).await.unwrap();
+        assert!(head[..count].starts_with(b"HTTP/1.1 200 "), "{:?}", String::from_utf8_lossy(&head[..count]));
+        page.write_all(b"ping").await.unwrap();
+        let mut got = [0; 4];
+        host.read_exact(&mut got).await.unwrap();
+        assert_eq!(&got, b"ping");
+        // An answer is waited for.
+        assert_eq!(egress.in_flight().0.borrow().count, 1);
+        host.write_all(b"pong").await.unwrap();
+        page.read_exact(&mut got).await.unwrap();
+        assert_eq!(&got, b"pong");
+        tokio::time::timeout(Duration::from_secs(5), egress.close()).await.expect("closed");
+        assert_eq!(host.read(&mut got).await.unwrap_or(0), 0);
+        assert_eq!(page.read(&mut got).await.unwrap_or(0), 0);
+    }
+
+    #[tokio::test]
+    async fn a_trajectory_is_sent_no_more_than_it_may_be() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let egress = live(listener.local_addr().unwrap().port(), 1000, Arc::new(System)).await;
+        let mut page = TcpStream::connect(egress.address()).await.unwrap();
+        page.write_all(b"CONNECT live.test:443 HTTP/1.1\r\n\r\n").await.unwrap();
+        let (mut host, _) = listener.accept().await.unwrap();
+        let mut head = [0; 1024];
+        assert_ne!(page.read(&mut head).await.unwrap(), 0);
+        host.write_all(&[7; 900]).await.unwrap();
+        let mut got = [0; 900];
+        page.read_exact(&mut got).await.unwrap();
+        host.write_all(&[7; 101]).await.unwrap();
+        assert_eq!(page.read(&mut got).await.unwrap_or(0), 0, "cut off");
+        assert_eq!(egress.blocked().hosts[""], (BlockReason::TooMuch, 1));
+    }
+
+    /// A name that means this machine, and how often it was asked for.
+    #[derive(Debug, Default)]
+    struct Loopback(AtomicU64);
+
+    #[async_trait::async_trait]
+    impl live::Resolve for Loopback {
+        async fn resolve(&self, _: &HostName, port: u16) -> io::Result<Vec<SocketAddr>> {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            Ok(vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port)])
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_that_means_this_machine_reaches_nobody() {
+        let resolver = Arc::new(Loopback::default());
+        let egress = live(1, 1000, resolver.clone()).await;
+        let canary = Canary::sing().await;
+        for request in [
+            "GET http://rebound.org/ HTTP/1.1",
+            "CONNECT rebound.org:443 HTTP/1.1",
+            "CONNECT rebound.org:80 HTTP/1.1",
+        ] {
+            let answer =
+                raw(&egress, &format!("{request}\r\nHost: rebound.org\r\nConnection: close\r\n\r\n")).await;
+            assert!(
+                answer.starts_with("HTTP/1.1 403 ") && answer.contains("private addresses"),
+                "{request}: {answer}"
+            );
+        }
+        let answer = raw(&egress, &format!("CONNECT rebound.org:{} HTTP/1.1\r\n\r\n", canary.port)).await;
+        assert!(answer.contains("only the ports of http and https"), "{answer}");
+        assert_eq!(
+            (canary.seen.load(Ordering::SeqCst), resolver.0.load(Ordering::SeqCst)),
+            (0, 3),
+            "each connection asks anew"
+        );
     }
 }

@@ -16,6 +16,8 @@ pub struct AllowList {
     exact: HashSet<HostName>,
     /// `.host` for an entry `*.host`: names below it, not the host itself.
     below: Vec<Box<str>>,
+    /// The entry `*`: every host there is.
+    all: bool,
 }
 
 /// Where a request wants to go.
@@ -39,7 +41,7 @@ pub struct OffLimits {
 /// An entry of a task's list that names no host.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{entry:?} names no host that a task may allow: use host.example or *.host.example, no address and no localhost"
+    "{entry:?} names no host that a task may allow: use host.example, *.host.example or * for all, no address and no localhost"
 )]
 pub struct BadEntry {
     /// The entry, cut to 253 characters.
@@ -80,9 +82,10 @@ impl AllowList {
     pub fn new(start_url: &str, entries: &[String]) -> Result<Self, BadEntry> {
         let bad = |entry: &str| BadEntry { entry: cut(entry) };
         let start = Place::of_url(start_url).map_err(|_| bad(start_url))?;
-        let mut list = Self { exact: HashSet::from([start.host]), below: Vec::new() };
+        let mut list = Self { exact: HashSet::from([start.host]), below: Vec::new(), all: false };
         for entry in entries {
             match entry.strip_prefix("*.") {
+                None if entry == "*" => list.all = true,
                 Some(parent) => {
                     let parent = HostName::parse(parent).map_err(|_| bad(entry))?;
                     list.below.push(format!(".{parent}").into());
@@ -97,7 +100,7 @@ impl AllowList {
 
     /// Whether the host is on the list.
     pub fn admits(&self, host: &HostName) -> bool {
-        self.exact.contains(host) || self.below.iter().any(|parent| host.0.ends_with(&**parent))
+        self.all || self.exact.contains(host) || self.below.iter().any(|parent| host.0.ends_with(&**parent))
     }
 
     /// Reads an address and says whether a page of this task may go there.
@@ -217,7 +220,7 @@ fn number(part: &str) -> Option<u64> {
 }
 
 /// Whether an address leads to this machine, its network or a metadata service (169.254.169.254 is link-local).
-fn is_private(address: IpAddr) -> bool {
+pub(crate) fn is_private(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => is_private_v4(v4),
         IpAddr::V6(v6) => embedded_v4(v6).map_or_else(|| is_private_v6(v6), is_private_v4),
@@ -440,13 +443,15 @@ pub(crate) mod tests {
         admitted(&["*.other.test"], "http://another.test/", None);
         admitted(&["0xcafe.test"], "http://0xcafe.test/", Some(("0xcafe.test", 80)));
         admitted(&["1.test"], "http://1.test/", Some(("1.test", 80)));
+        admitted(&["*"], "https://any.org/", Some(("any.org", 443)));
+        admitted(&["*"], "https://10.0.0.1/", None);
     }
 
     #[test]
     fn an_entry_that_names_no_host_is_refused() {
         for entry in [
             "",
-            "*",
+            "**",
             "*.",
             "127.0.0.1",
             "*.127.0.0.1",

@@ -14,6 +14,7 @@ mod crash;
 mod egress;
 mod held;
 mod hosts;
+mod live;
 mod policy_link;
 mod retry;
 pub mod sim;
@@ -29,8 +30,9 @@ pub use archive::{
 pub use chromium::{BlockedPages, BrowserError, Chromium, Health, LOOKED_FOR};
 pub use config::{BrowserConfig, BrowserLimits, Deadlines, EnvConfig, EnvFile, Refusals, Settle};
 pub use crash::ENV_FAIL_POINTS;
-pub use egress::{BLOCKED_HOSTS_MAX, Blocked, Egress, EgressLimits};
+pub use egress::{BLOCKED_HOSTS_MAX, Blocked, Egress, EgressLimits, LiveLimits};
 pub use hosts::{AllowList, BadEntry, HostName, OffLimits, Place};
+pub use live::Pins;
 pub use retry::Retry;
 pub use sites::{Made, Make, Root, Site, SiteError, SiteLimits, Sites};
 pub use stage::{Room, Stage, StageError, Stages};

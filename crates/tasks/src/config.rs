@@ -75,7 +75,7 @@ pub struct SourceFile {
     /// Truncates after this many steps, whatever the tasks' lines say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_steps: Option<u32>,
-    /// More hosts the browser may reach for these tasks, `host` or `*.host`.
+    /// More hosts the browser may reach for these tasks: `host`, `*.host`, or `*` for all that are public.
     pub allow_hosts: Vec<String>,
     /// Share of this source among all under the `weighted` sampler.
     pub weight: f64,
@@ -312,8 +312,9 @@ impl SourceFile {
         }
         for host in self.allow_hosts.iter().filter(|host| !is_host_pattern(host)) {
             let given = short(host);
-            problems
-                .push(format!("{key}.allow_hosts: {given:?} is no host; use host or *.host in lower case"));
+            problems.push(format!(
+                "{key}.allow_hosts: {given:?} is no host; use host, *.host or * in lower case"
+            ));
         }
     }
 
@@ -404,8 +405,11 @@ impl Default for SourceFile {
     }
 }
 
-/// `host` or `*.host`, in lower-case ASCII.
+/// `host`, `*.host` or `*`, in lower-case ASCII.
 pub(crate) fn is_host_pattern(pattern: &str) -> bool {
+    if pattern == "*" {
+        return true;
+    }
     let host = pattern.strip_prefix("*.").unwrap_or(pattern);
     let label = |label: &str| {
         !label.is_empty()
@@ -491,7 +495,7 @@ mod tests {
             |file| file.source[0].include.push(String::new()),
             "tasks.source[0].include: \"\" has 0 bytes",
         );
-        refused(|file| file.source[0].allow_hosts.push("*".into()), "tasks.source[0].allow_hosts: \"*\"");
+        refused(|file| file.source[0].allow_hosts.push("**".into()), "tasks.source[0].allow_hosts: \"**\"");
         refused(|file| file.source[0].allow_hosts.push("https://a.b".into()), "tasks.source[0].allow_hosts:");
         for weight in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             refused(|file| file.source[0].weight = weight, "tasks.source[0].weight: ");
@@ -518,6 +522,7 @@ mod tests {
         let table = [
             ("shop.test", true),
             ("*.shop.test", true),
+            ("*", true),
             ("127.0.0.1", true),
             ("", false),
             ("*.", false),

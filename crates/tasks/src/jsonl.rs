@@ -166,7 +166,7 @@ fn read_difficulty(fields: &mut Fields) -> Option<String> {
 fn read_hosts(fields: &mut Fields) -> Vec<String> {
     let hosts = fields.texts("allow_hosts", 1000, 255).unwrap_or_default();
     for host in hosts.iter().filter(|host| !is_host_pattern(host)) {
-        fields.problem("allow_hosts", format!("{host:?} is no host; use host or *.host in lower case"));
+        fields.problem("allow_hosts", format!("{host:?} is no host; use host, *.host or * in lower case"));
     }
     hosts
 }
@@ -335,7 +335,7 @@ mod tests {
         );
         refused(r#"{"task_id":"a","start_url":"a.html","viewport":[1,1]}"#, "viewport: [1,1] is no size");
         refused(r#"{"task_id":"a","start_url":"a.html","goal":""}"#, "goal: \"\" has 0 bytes");
-        refused(r#"{"task_id":"a","start_url":"a.html","allow_hosts":["*"]}"#, "\"*\" is no host");
+        refused(r#"{"task_id":"a","start_url":"a.html","allow_hosts":["**"]}"#, "\"**\" is no host");
         refused(r#"{"task_id":"a","start_url":"a.html","difficulty":[]}"#, "difficulty: [] is no string");
     }
 

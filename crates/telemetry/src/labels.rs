@@ -162,6 +162,10 @@ labels! {
         Unresolved = "unresolved",
         /// No HTTP that the filter understands.
         Malformed = "malformed",
+        /// Neither the port of http nor that of https.
+        Port = "port",
+        /// The trajectory was sent as much as it may be.
+        TooMuch = "too_much",
     }
 
     /// How a session at a policy worker ended.

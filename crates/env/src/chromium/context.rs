@@ -5,18 +5,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use chromiumoxide::cdp::browser_protocol::browser::BrowserContextId;
-use chromiumoxide::cdp::browser_protocol::page::{
-    EventFrameNavigated, GetNavigationHistoryParams, NavigateParams, NavigateToHistoryEntryParams,
-    ReloadParams,
-};
 use chromiumoxide::cdp::browser_protocol::target::TargetId;
-use chromiumoxide::listeners::EventStream;
 use furrow_rollout::{
     Action, Ancestry, Button, Clock, EMPTY_PAGE, Evidence, Hint, Observation, Outcome, OutcomeName,
     PagePoint, Size, Task,
 };
 use furrow_telemetry::{BlockReason, DialogDismissed, DownloadDenied, PopupClosed};
-use futures::StreamExt;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
@@ -25,8 +19,8 @@ use super::network::Network;
 use super::observe::{self, Look, current_entry};
 use super::pool::Seat;
 use super::select::{self, OpenList, Pick};
-use super::tab::{Tab, listen};
-use super::{act, blocked, clock, picture, script, settle};
+use super::tab::Tab;
+use super::{act, blocked, clock, navigate, picture, script, settle};
 use crate::config::BrowserConfig;
 use crate::egress::Egress;
 use crate::hosts::{AllowList, Place};
@@ -170,26 +164,7 @@ impl Context {
     }
 
     async fn navigate(&self, url: &str) -> Result<Outcome, StageError> {
-        let tab = self.tab()?;
-        let shown = listen::<EventFrameNavigated>(&tab.page).await?;
-        let asked = tab.call(NavigateParams::new(url), self.config.deadlines.navigation, "the page to load");
-        let answer = tokio::select! {
-            answer = asked => answer,
-            hang = hangs(tab, shown) => return Err(hang),
-        };
-        match answer {
-            Ok(answer) => Ok(match answer.error_text {
-                Some(_) if answer.is_download == Some(true) => Outcome::named(OutcomeName::Ok),
-                Some(why) => Outcome::told(OutcomeName::NavigationFailed, why),
-                None => Outcome::named(OutcomeName::Ok),
-            }),
-            // A server that does not answer is the address's doing, not the page's.
-            Err(StageError::PageHang { .. }) => {
-                tab.excuse();
-                Ok(Outcome::told(OutcomeName::NavigationFailed, "the address did not answer in time"))
-            }
-            Err(error) => Err(error),
-        }
+        navigate::to(self.tab()?, url, self.config.settle.cap).await
     }
 
     /// A start page that is missing or refused is the suite's mistake: a policy must not earn a reward for what it could not do.
@@ -224,27 +199,6 @@ impl Context {
         match self.reach.allow.judge(url) {
             Ok(Place { .. }) => self.navigate(url).await,
             Err(off) => Ok(Outcome::told(OutcomeName::OffList, off_list(off.reason, &off.host))),
-        }
-    }
-
-    /// To the page so many places on in the tab's history, -1 for the one before.
-    async fn go_in_history(&self, places: i64) -> Result<Outcome, StageError> {
-        let tab = self.tab()?;
-        let history =
-            tab.call(GetNavigationHistoryParams {}, self.config.deadlines.input, "the history").await?;
-        let there =
-            usize::try_from(history.current_index + places).ok().and_then(|index| history.entries.get(index));
-        match there {
-            // The empty page every tab begins with is no page to go back to.
-            Some(entry) if entry.url != EMPTY_PAGE => {
-                let go = NavigateToHistoryEntryParams::new(entry.id);
-                tab.call(go, self.config.deadlines.navigation, "going through the history").await?;
-                Ok(Outcome::named(OutcomeName::Ok))
-            }
-            _ => {
-                let way = if places < 0 { "back" } else { "forward" };
-                Ok(Outcome::told(OutcomeName::NoHistory, format!("there is no page to go {way} to")))
-            }
         }
     }
 
@@ -331,12 +285,6 @@ impl Context {
         Ok(outcome)
     }
 
-    async fn reload(&self) -> Result<Outcome, StageError> {
-        let tab = self.tab()?;
-        tab.call(ReloadParams::default(), self.config.deadlines.navigation, "reloading").await?;
-        Ok(Outcome::named(OutcomeName::Ok))
-    }
-
     /// Does one action and remembers where it left the mouse.
     async fn do_it(&mut self, action: &Action) -> Result<Outcome, StageError> {
         let outcome = self.do_one(action).await?;
@@ -363,12 +311,18 @@ impl Context {
                     .await?;
             }
             Action::GoBack => {
-                return self.while_it_loads(async |context| context.go_in_history(-1).await).await;
+                return self
+                    .while_it_loads(async |context| navigate::in_history(context.tab()?, -1).await)
+                    .await;
             }
             Action::GoForward => {
-                return self.while_it_loads(async |context| context.go_in_history(1).await).await;
+                return self
+                    .while_it_loads(async |context| navigate::in_history(context.tab()?, 1).await)
+                    .await;
             }
-            Action::Refresh => return self.while_it_loads(async |context| context.reload().await).await,
+            Action::Refresh => {
+                return self.while_it_loads(async |context| navigate::again(context.tab()?).await).await;
+            }
             Action::Restart => {
                 let start = self.task.start_url.clone();
                 return self.while_it_loads(async |context| context.navigate(&start).await).await;
@@ -487,6 +441,9 @@ impl Context {
         let Clock::Virtual { step_millis } = self.task.clock else {
             let settled =
                 settle::settle(self.tab()?, &mut self.reach.egress.in_flight(), self.config.settle).await?;
+            if !settled {
+                navigate::until_it_shows(self.tab()?).await?;
+            }
             self.notice().await?;
             return Ok(settled);
         };
@@ -625,27 +582,6 @@ impl Stage for Context {
         egress.close().await;
     }
 }
-
-/// Resolves when the page that was navigated to is there and lets no script run: it hangs while it loads.
-async fn hangs(tab: &Tab, mut shown: EventStream<EventFrameNavigated>) -> StageError {
-    let is_main = |event: &EventFrameNavigated| event.frame.parent_id.is_none();
-    while let Some(event) = shown.next().await {
-        if is_main(&event) {
-            break;
-        }
-    }
-    loop {
-        tokio::time::sleep(LOADING_LOOK).await;
-        let asked = script::apart(tab, "0", tab.deadlines.input, "the page to load").await;
-        // Whatever else went wrong is told by the navigation itself.
-        if let Err(hang @ StageError::PageHang { .. }) = asked {
-            return hang;
-        }
-    }
-}
-
-/// Time between two looks at whether a page that loads still answers.
-const LOADING_LOOK: Duration = Duration::from_secs(1);
 
 fn off_list(reason: BlockReason, host: &str) -> String {
     match reason {

@@ -13,6 +13,7 @@ mod context;
 mod limits;
 mod link;
 mod marks;
+mod navigate;
 mod network;
 mod observe;
 mod paint;

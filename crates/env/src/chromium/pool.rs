@@ -217,7 +217,8 @@ impl Pool {
     }
 
     async fn make(&self, seat: Seat, viewport: Size) -> Result<Blank, StageError> {
-        let egress = Egress::shut(self.sites.clone(), self.egress).await.map_err(|error| failed(&error))?;
+        let egress =
+            Egress::shut(self.sites.clone(), self.egress.clone()).await.map_err(|error| failed(&error))?;
         Blank::make(seat, &self.config, viewport, egress).await
     }
 

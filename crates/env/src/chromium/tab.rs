@@ -46,6 +46,8 @@ struct Seen {
     crashed: CancellationToken,
     /// It kept somebody waiting in vain.
     hung: AtomicBool,
+    /// It was taken as it is, while it loads.
+    unfinished: AtomicBool,
     dialogs: Happened,
     downloads: Happened,
 }
@@ -119,6 +121,7 @@ impl Tab {
         let seen = Arc::new(Seen {
             crashed: CancellationToken::new(),
             hung: AtomicBool::new(false),
+            unfinished: AtomicBool::new(false),
             dialogs: Happened::default(),
             downloads: Happened::default(),
         });
@@ -202,6 +205,16 @@ impl Tab {
     /// What was not answered was no fault of the page.
     pub fn excuse(&self) {
         self.seen.hung.store(false, Ordering::Relaxed);
+    }
+
+    /// The page is not loaded, and nobody waits for that any more.
+    pub fn leave_unfinished(&self) {
+        self.seen.unfinished.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a page was left unfinished since this was asked last.
+    pub fn take_unfinished(&self) -> bool {
+        self.seen.unfinished.swap(false, Ordering::Relaxed)
     }
 
     /// An error if the page or its browser died.

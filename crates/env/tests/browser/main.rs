@@ -12,5 +12,6 @@ mod ground;
 mod hostile;
 mod life;
 mod limits;
+mod live;
 mod marks;
 mod suites;

@@ -1,0 +1,256 @@
+//! Live hosts in real Chromium: a server of this test's own, reached by a pinned name, honest and hostile.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use furrow_env::{Stage, StageError, Stages};
+use furrow_rollout::{Action, Button, End, OutcomeName, PagePoint};
+use futures::future::join_all;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::ground::{Ground, act, assignment, ground_with, state, task};
+
+/// The name of the server; nobody resolves it.
+const HOST: &str = "live.example.org";
+
+/// A server that ends with its test, and what it was asked.
+struct Server {
+    address: SocketAddr,
+    asked: Arc<AtomicU64>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Server {
+    /// Answers each request with what `answer` makes of its path and headers.
+    async fn start(answer: fn(&str, &str) -> Vec<u8>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let asked = Arc::new(AtomicU64::new(0));
+        let counter = asked.clone();
+        let task = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                counter.fetch_add(1, Ordering::SeqCst);
+                tokio::spawn(serve(stream, answer));
+            }
+        });
+        Self { address, asked, task }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn serve(mut stream: TcpStream, answer: fn(&str, &str) -> Vec<u8>) {
+    let mut head = Vec::new();
+    let mut read = [0; 4096];
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        match stream.read(&mut read).await {
+            Ok(0) | Err(_) => return,
+            Ok(count) => head.extend_from_slice(&read[..count]),
+        }
+    }
+    let head = String::from_utf8_lossy(&head).into_owned();
+    let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
+    if path.starts_with("/never") {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+    }
+    drop(stream.write_all(&answer(&path, &head)).await);
+    // One byte at a time, without an end.
+    while path == "/drips" && stream.write_all(b"<").await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn page(status: &str, headers: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!("HTTP/1.1 {status}\r\ncontent-type: text/html\r\ncontent-length: {length}\r\nconnection: close\r\n{headers}\r\n{body}").into_bytes()
+}
+
+fn site(path: &str, head: &str) -> Vec<u8> {
+    let cookie = head.contains("cookie: a=1") || head.contains("Cookie: a=1");
+    match path {
+        "/" => page(
+            "200 OK",
+            "set-cookie: a=1\r\n",
+            "<title>Live</title><script src=/script.js></script><script>fetch('/data', { method: 'POST', body: 'x' }).then((got) => got.text()).then((text) => { state.data = text; });</script>",
+        ),
+        "/script.js" => page("200 OK", "", "window.state = { script: true };"),
+        "/data" => page(
+            "200 OK",
+            "",
+            if cookie && head.starts_with("POST ") { "posted with a cookie" } else { "no cookie" },
+        ),
+        "/inside" => page("302 Found", "location: http://169.254.169.254/latest/meta-data/\r\n", ""),
+        to if to.starts_with("/to?") => page("302 Found", &format!("location: {}\r\n", &to[4..]), ""),
+        "/elsewhere" => page("302 Found", "location: http://other.example.org/\r\n", ""),
+        "/round" => page("302 Found", "location: /round\r\n", ""),
+        "/403" => page("403 Forbidden", "", "<h1>Forbidden</h1>"),
+        "/429" => page("429 Too Many Requests", "", "<h1>Slow down</h1>"),
+        "/401" => {
+            page("401 Unauthorized", "www-authenticate: Basic realm=\"x\"\r\n", "<h1>Who are you?</h1>")
+        }
+        "/headers" => page("200 OK", &format!("x: {}\r\n", "y".repeat(4 << 20)), "<h1>Long</h1>"),
+        "/drips" => {
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n\r\n<title>Drips</title><h1>Drop by drop</h1>"
+                .to_vec()
+        }
+        "/cut" => {
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 1000\r\n\r\n<h1>Cut".to_vec()
+        }
+        "/headers-only" => {
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 1000\r\n\r\n".to_vec()
+        }
+        "/picture" => page("200 OK", "", "<title>Picture</title><h1>Wait</h1><img src=/never.png>"),
+        "/link" => page("200 OK", "", "<a href=/cut style='position:fixed;inset:0'>there</a>"),
+        "/noise" => b"\x16\x03\x01 this is no http".to_vec(),
+        _ => page("404 Not Found", "", "<h1>Not here</h1>"),
+    }
+}
+
+async fn ground(server: &Server) -> Ground {
+    let pins = vec![format!("{HOST}={}", server.address)];
+    ground_with(
+        |file| {
+            (file.pins, file.blocked_patience_millis) = (pins, 300);
+            (file.navigation_millis, file.settle_cap_millis) = (3_000, 1_000);
+        },
+        vec![],
+    )
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_live_page_loads_posts_and_keeps_cookies() {
+    let server = Server::start(site).await;
+    let ground = ground(&server).await;
+    let mut stage = ground.pool.open(&assignment(task(&format!("http://{HOST}/")))).await.unwrap();
+    stage.begin().await.unwrap();
+    // Settling waited for the answer of the last request, too.
+    assert_eq!(state(&mut stage).await, json!({ "script": true, "data": "posted with a cookie" }));
+    let seen = stage.observe().await.unwrap();
+    assert_eq!((seen.title.as_str(), seen.url.as_str()), ("Live", &*format!("http://{HOST}/")));
+    stage.close().await;
+    // What the task does not list is not reached, pinned or not.
+    let mut other = ground.pool.open(&assignment(task("http://page.test/none.html"))).await.unwrap();
+    let before = server.asked.load(Ordering::SeqCst);
+    assert!(other.begin().await.is_err());
+    let outcome = other.act(&Action::Goto { url: format!("http://{HOST}/") }).await.unwrap();
+    assert_eq!(outcome.name, OutcomeName::OffList);
+    assert_eq!(server.asked.load(Ordering::SeqCst), before);
+    other.close().await;
+    ground.close().await;
+}
+
+fn url(path: &str) -> String {
+    format!("http://{HOST}{path}")
+}
+
+async fn opened(ground: &Ground, path: &str) -> Box<dyn Stage> {
+    ground.pool.open(&assignment(task(&url(path)))).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn to_begin_on_a_page_that_is_not_there_is_a_failure_with_a_name() {
+    let server = Server::start(site).await;
+    let canary = Server::start(|_, _| page("200 OK", "", "canary")).await;
+    let ground = ground(&server).await;
+    let loopback = format!("/to?http://{}/", canary.address);
+    let cases = [
+        ("/403", End::Blocked),
+        ("/429", End::Blocked),
+        ("/inside", End::EnvCrash),
+        (loopback.as_str(), End::EnvCrash),
+        ("/elsewhere", End::EnvCrash),
+        ("/round", End::EnvCrash),
+        ("/never", End::EnvCrash),
+        ("/cut", End::EnvCrash),
+        ("/noise", End::EnvCrash),
+        ("/404", End::EnvCrash),
+    ];
+    join_all(cases.map(async |(path, want)| {
+        let began = Instant::now();
+        let mut stage = opened(&ground, path).await;
+        let error = stage.begin().await.err();
+        assert_eq!(error.as_ref().map(StageError::end), Some(want), "{path}: {error:?}");
+        assert!(began.elapsed() < Duration::from_secs(20), "{path}: {:?}", began.elapsed());
+        stage.close().await;
+    }))
+    .await;
+    assert_eq!(canary.asked.load(Ordering::SeqCst), 0);
+    ground.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn to_be_led_to_a_bad_server_is_an_outcome_and_the_next_address_does_not_wait() {
+    let server = Server::start(site).await;
+    let canary = Server::start(|_, _| page("200 OK", "", "canary")).await;
+    let ground = ground(&server).await;
+    let loopback = format!("/to?http://{}/", canary.address);
+    let cases = [
+        // The farm's own answer to what it refuses is a page, too.
+        ("/inside", OutcomeName::Ok),
+        (&loopback, OutcomeName::Ok),
+        ("/elsewhere", OutcomeName::Ok),
+        ("/401", OutcomeName::Ok),
+        ("/headers", OutcomeName::Ok),
+        ("/noise", OutcomeName::Ok),
+        ("/404", OutcomeName::Ok),
+        ("/round", OutcomeName::NavigationFailed),
+        ("/drips", OutcomeName::NotSettled),
+        ("/picture", OutcomeName::NotSettled),
+        ("/never", OutcomeName::NavigationFailed),
+        ("/cut", OutcomeName::NavigationFailed),
+        ("/headers-only", OutcomeName::NavigationFailed),
+    ];
+    join_all(cases.map(async |(path, want)| {
+        let mut stage = opened(&ground, "/").await;
+        stage.begin().await.unwrap();
+        assert_eq!(led(&mut stage, &url(path)).await, want, "{path}");
+        let began = Instant::now();
+        let back = act(&mut stage, Action::Goto { url: url("/") }).await;
+        assert_eq!(back.name, OutcomeName::Ok, "after {path}: {}", back.detail);
+        // The library itself would wait for 30 s.
+        assert!(began.elapsed() < Duration::from_secs(10), "after {path}: {:?}", began.elapsed());
+        assert_eq!(state(&mut stage).await["script"], true, "after {path}");
+        stage.close().await;
+    }))
+    .await;
+    assert_eq!(canary.asked.load(Ordering::SeqCst), 0);
+    ground.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_a_page_is_acted_on_as_it_is() {
+    let server = Server::start(site).await;
+    let ground = ground(&server).await;
+    // A picture that never comes is no reason not to begin.
+    let mut stage = opened(&ground, "/picture").await;
+    stage.begin().await.unwrap();
+    assert_eq!(stage.observe().await.unwrap().title, "Picture");
+    stage.close().await;
+    // An answer that is cut off is none to end.
+    let mut stage = opened(&ground, "/link").await;
+    stage.begin().await.unwrap();
+    let at = Some(PagePoint { x: 50.0, y: 50.0 });
+    let outcome = act(&mut stage, Action::Click { at, button: Button::Left, count: 1 }).await;
+    assert_eq!(outcome.name, OutcomeName::NotSettled, "{}", outcome.detail);
+    assert_eq!(stage.observe().await.unwrap().url, url("/cut"));
+    stage.close().await;
+    ground.close().await;
+}
+
+/// Asks for an address; whatever it is, the page can be looked at afterwards.
+async fn led(stage: &mut Box<dyn Stage>, url: &str) -> OutcomeName {
+    let began = Instant::now();
+    let outcome = act(stage, Action::Goto { url: url.to_owned() }).await;
+    assert!(began.elapsed() < Duration::from_secs(15), "{url}: {:?}", began.elapsed());
+    stage.observe().await.unwrap_or_else(|error| panic!("{url}: {error}"));
+    outcome.name
+}
