@@ -1,5 +1,6 @@
 //! The stage of one trajectory: a browser context of its own behind a filter of its own, and the pages in it.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ use furrow_rollout::{
 };
 use furrow_telemetry::{BlockReason, DialogDismissed, DownloadDenied, PopupClosed};
 use serde_json::Value;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::timeout;
 
 use super::blank::{Blank, empty_tab, throw_away};
 use super::network::Network;
@@ -29,6 +31,9 @@ use crate::stage::{Stage, StageError};
 /// Tabs that came or went and are not yet taken notice of; of a page gone mad, that opens and closes more than this in one step, the rest is
 /// not told. Whatever it opens is counted against its tabs all the same.
 pub(super) const CHANGES_MAX: usize = 64;
+
+/// A start page that takes longer waits for somebody else.
+const TURN: Duration = Duration::from_secs(5);
 
 /// A tab that came or went in a context.
 #[derive(Debug)]
@@ -55,6 +60,8 @@ pub(super) struct Reach {
 pub(super) struct Context {
     running: Seat,
     config: Arc<BrowserConfig>,
+    /// Turns to load a start page.
+    beginning: Arc<Semaphore>,
     of: Ancestry,
     id: BrowserContextId,
     task: Task,
@@ -81,6 +88,7 @@ impl Context {
     pub fn of(
         blank: Blank,
         config: Arc<BrowserConfig>,
+        beginning: Arc<Semaphore>,
         of: Ancestry,
         task: Task,
         allow: AllowList,
@@ -91,6 +99,7 @@ impl Context {
         Self {
             running,
             config,
+            beginning,
             of,
             id,
             task,
@@ -165,6 +174,17 @@ impl Context {
 
     async fn navigate(&self, url: &str) -> Result<Outcome, StageError> {
         navigate::to(self.tab()?, url, self.config.settle.cap).await
+    }
+
+    /// Loads the start page in its turn. One that takes long is not what the others wait for: it takes little of this machine meanwhile.
+    async fn navigate_in_turn(&self) -> Result<Outcome, StageError> {
+        let turn = self.beginning.acquire().await.map_err(|closed| StageError::Failed(closed.to_string()))?;
+        let mut loading = pin!(self.navigate(&self.task.start_url));
+        if let Ok(outcome) = timeout(TURN, &mut loading).await {
+            return outcome;
+        }
+        drop(turn);
+        loading.await
     }
 
     /// A start page that is missing or refused is the suite's mistake: a policy must not earn a reward for what it could not do.
@@ -461,7 +481,7 @@ impl Stage for Context {
     }
 
     async fn begin(&mut self) -> Result<Option<String>, StageError> {
-        let outcome = self.navigate(&self.task.start_url.clone()).await?;
+        let outcome = self.navigate_in_turn().await?;
         if outcome.name == OutcomeName::NavigationFailed {
             return Err(StageError::Failed(format!("the start page did not load: {}", outcome.detail)));
         }

@@ -37,6 +37,9 @@ use crate::stage::{Room, Stage, StageError, Stages};
 /// Contexts made at once: each costs 0.2 s of CPU, and a hundred together starve each other.
 const OPENING_MAX: usize = 4;
 
+/// Start pages loaded at once: each costs 0.1 to 0.3 s of CPU, and a hundred together take longer than a page may.
+const BEGINNING_MAX: usize = 8;
+
 /// What a new trajectory is taken to need: a light page holds 35 MB, an idle browser 110 MB, a heavy page more than either.
 const SESSION_BYTES: u64 = 128 << 20;
 
@@ -69,6 +72,7 @@ struct Pool {
     archives: Option<Archives>,
     processes: tokio::sync::Mutex<Vec<Arc<Running>>>,
     opening: Semaphore,
+    beginning: Arc<Semaphore>,
     ready: Shelf,
     /// Held by the task that makes contexts ahead of need.
     refilling: Semaphore,
@@ -171,6 +175,7 @@ impl Chromium {
             archives,
             processes: tokio::sync::Mutex::default(),
             opening: Semaphore::new(OPENING_MAX),
+            beginning: Arc::new(Semaphore::new(BEGINNING_MAX)),
             ready: Shelf::default(),
             refilling: Semaphore::new(1),
         };
@@ -336,7 +341,8 @@ impl Stages for Chromium {
             _ => allow.clone(),
         };
         blank.egress.admit(reach, Some(of.clone()));
-        Ok(Box::new(Context::of(blank, self.pool.config.clone(), of, task, allow, network)))
+        let Pool { config, beginning, .. } = &*self.pool;
+        Ok(Box::new(Context::of(blank, config.clone(), beginning.clone(), of, task, allow, network)))
     }
 
     async fn close(&self) {
