@@ -14,14 +14,20 @@ const at = (path) => location.pathname === path;
 const memory = JSON.parse(sessionStorage.getItem("solve") ?? "{}");
 const keep = (facts) => sessionStorage.setItem("solve", JSON.stringify(Object.assign(memory, facts)));
 
+/** Whether the mouse would hit an element there, and a pixel beside: what a reply can name is rounded, and lines of a link have gaps between them. */
+function hits(node, x, y) {
+  return [[0, 0], [1, 0], [-1, 0], [0, 1], [0, -1]].every(([across, down]) => {
+    const top = document.elementFromPoint(x + across, y + down);
+    return top && (node.contains(top) || top.closest("label")?.contains(node));
+  });
+}
 /** A point of an element that the mouse would really hit, or the scroll that brings it nearer. */
 function reach(node) {
   const box = node.getBoundingClientRect();
   for (const [across, down] of [[0.5, 0.5], [0.5, 0.25], [0.5, 0.75], [0.2, 0.5], [0.8, 0.5], [0.1, 0.3]]) {
     const x = box.x + box.width * across, y = box.y + box.height * down;
     if (x < 1 || y < 1 || x > innerWidth - 1 || y > innerHeight - 1) continue;
-    const top = document.elementFromPoint(x, y);
-    if (top && (node.contains(top) || top.closest("label")?.contains(node))) return { x, y };
+    if (hits(node, x, y)) return { x, y };
   }
   return { scroll: box.y + box.height / 2 > innerHeight / 2 ? "down" : "up" };
 }
