@@ -2,7 +2,7 @@
 //!
 //! All memory is one stretch, planned before it is asked for (`arena.rs`). A batch is described in one block of words (`batch.rs`), one copy to the device,
 //! and run (`forward.rs`): decode batches as graphs, recorded once a bucket; all others as they come. Tiles go through the tower on a lane of their own, and a
-//! batch waits for them only when it shows one. Whatever fails ends the backend: the failure is kept and every later batch is answered with it.
+//! batch waits for them only when it shows one; so do parked states (`parking.rs`), which a batch waits for only where it touches their places. Whatever fails ends the backend: the failure is kept and every later batch is answered with it.
 
 use std::fmt;
 
@@ -18,10 +18,11 @@ use crate::arena::{Placer, Plan};
 use crate::batch::{Block, Fixed, Layer, is_single};
 use crate::draw;
 use crate::encode::{Encoder, VisionWork};
-use crate::executor::{Executor, ExecutorError, GraphKey, Lane};
+use crate::executor::{Executor, ExecutorError, GraphKey, HostStretch, Lane};
 use crate::forward::{Done, Fast, Pass};
 use crate::launch::{Move, View};
 use crate::ops::copy::{CopyPlaces, Places};
+use crate::parking::{At, Berth, Moving, NotPinned, Parking};
 use crate::state::States;
 use crate::types::{Bfloat16, Float32, NarrowState, Types, Value, WideResidual};
 use crate::unsupported::unsupported;
@@ -116,6 +117,18 @@ pub enum OpenError {
     HostFull {
         /// Bytes.
         asked: u64,
+    },
+    /// This machine does not lend the device so much memory.
+    #[error(
+        "parked states are given {:.1} MB of this machine's memory, of which {:.1} MB are to be pinned; give them no more than that",
+        *asked as f64 / 1e6,
+        *lent as f64 / 1e6
+    )]
+    ParkingFull {
+        /// Bytes.
+        asked: u64,
+        /// Bytes that it lends.
+        lent: u64,
     },
     /// The weights were refused or did not arrive.
     #[error(transparent)]
@@ -305,6 +318,8 @@ struct Cuda<P: Types> {
     all: View<u8>,
     stage: Option<Staged>,
     memory: Memory<P>,
+    parking: Parking,
+    moving: Moving,
     features: Held,
     block: Block,
     /// Where the logits of each wanted row of the newest batch are.
@@ -482,6 +497,11 @@ impl<P: Fast> Cuda<P> {
             allocated => allocated?,
         };
         let placed = Placed::at(&mut Placer::at(address), (config, &counts, &room, &options));
+        let sizes = placed.memory.states.sizes();
+        let parking = Parking::open(&mut *executor, sizes, room.parked_bytes).map_err(|why| match why {
+            NotPinned::Lent(lent) => OpenError::ParkingFull { asked: room.parked_bytes, lent },
+            NotPinned::Failed(error) => error.into(),
+        })?;
         let Placed { weights, cargo, all, stage, memory } = placed;
         let is_noise = matches!(origin, Origin::Noise);
         let stage =
@@ -505,13 +525,15 @@ impl<P: Fast> Cuda<P> {
             all,
             stage,
             memory,
+            parking,
+            moving: Moving::default(),
             block: Block::default(),
             rows_of: Vec::new(),
             failure: None,
         };
         if is_noise {
             // Contexts that nobody wrote: zeros are as good as any, not-a-numbers would be drawn from in no time.
-            opened.memory.states.all().into_iter().for_each(|all| opened.copy(None, all));
+            opened.memory.states.all().into_iter().for_each(|all| opened.copy(Lane::Batch, None, all));
         }
         Ok(opened)
     }
@@ -555,6 +577,10 @@ impl<P: Fast> Cuda<P> {
     fn run_all(&mut self, batch: &[Span<'_>]) -> Done {
         if batch.iter().any(|span| !span.insets.is_empty()) {
             self.executor.follow(Lane::Batch, Lane::Vision)?;
+        }
+        if batch.iter().any(|span| self.moving.holds_up_span(span)) {
+            self.executor.follow(Lane::Batch, Lane::Copy)?;
+            self.moving.settle();
         }
         let firsts = batch.iter().scan(0, |sum, span| {
             *sum += span.wanted();
@@ -647,15 +673,39 @@ impl<P: Fast> Cuda<P> {
         Ok(held)
     }
 
+    /// Copies a slot or page to another one, or clears it. Where states leave from there or come to there, the lane that moves them does it, so that batches
+    /// wait for none of it before they need it.
+    fn copy_at(&mut self, from: Option<At>, to: At) {
+        let place = |at| match at {
+            At::Slot(slot) => self.memory.states.slot(slot),
+            At::Page(page) => self.memory.states.page(page),
+        };
+        let (from_place, to_place) = (from.map(place), place(to));
+        if !self.moving.holds_up(from, to) {
+            return self.copy(Lane::Batch, from_place, to_place);
+        }
+        self.copies_follow();
+        self.copy(Lane::Copy, from_place, to_place);
+        self.moving.copied(from, to);
+    }
+
+    /// What the copy lane does from now on, it does after the batches before.
+    fn copies_follow(&mut self) {
+        if self.failure.is_none() {
+            let done = self.executor.follow(Lane::Copy, Lane::Batch);
+            self.kept(done).ok();
+        }
+    }
+
     /// Copies a place to another one of the same size, or clears it.
-    fn copy(&mut self, from: Option<View<u8>>, to: View<u8>) {
+    fn copy(&mut self, lane: Lane, from: Option<View<u8>>, to: View<u8>) {
         let bytes = to.len();
         if bytes == 0 || self.failure.is_some() {
             return;
         }
         let place = |bytes: View<u8>| Places { bytes, stride: bytes.len() };
         let copy = CopyPlaces { from: from.map(place), to: place(to), moves: self.memory.one, bytes };
-        let done = self.executor.launch(Lane::Batch, &copy.launch());
+        let done = self.executor.launch(lane, &copy.launch());
         self.kept(done).ok();
     }
 
@@ -666,14 +716,23 @@ impl<P: Fast> Cuda<P> {
         }
     }
 
-    fn upload(&mut self, from: &[u8], to: View<u8>) {
-        assert_eq!(from.len(), to.len(), "as many bytes as were parked");
-        if self.failure.is_none() {
-            let done = self.executor.upload(Lane::Batch, from, to.address());
-            self.kept(done).ok();
+    /// Copies a slot and pages to where they are parked, or back.
+    fn carry(&mut self, berth: &Berth, slot: Slot, pages: &[Page], carry: Carry) {
+        let Self { memory: Memory { states, .. }, parking, executor, .. } = self;
+        let mut at = states.slot(slot).address();
+        let mut done = parking.slot(berth).into_iter().try_for_each(|stretch| {
+            at += stretch.bytes;
+            carry(&mut **executor, at - stretch.bytes, stretch)
+        });
+        for (page, stretch) in pages.iter().zip(parking.pages(berth)) {
+            done = done.and_then(|()| carry(&mut **executor, states.page(*page).address(), stretch));
         }
+        self.kept(done).ok();
     }
 }
+
+/// One copy between an address of the device and pinned memory.
+type Carry = fn(&mut dyn Executor, u64, HostStretch) -> Done;
 
 impl<P: Fast> Backend for Cuda<P> {
     fn config(&self) -> &Config {
@@ -740,36 +799,42 @@ impl<P: Fast> Backend for Cuda<P> {
     }
 
     fn clear(&mut self, slot: Slot) {
-        self.copy(None, self.memory.states.slot(slot));
+        self.copy_at(None, At::Slot(slot));
     }
 
     fn copy_slot(&mut self, from: Slot, to: Slot) {
-        let states = &self.memory.states;
-        self.copy(Some(states.slot(from)), states.slot(to));
+        self.copy_at(Some(At::Slot(from)), At::Slot(to));
     }
 
     fn copy_page(&mut self, from: Page, to: Page) {
-        let states = &self.memory.states;
-        self.copy(Some(states.page(from)), states.page(to));
+        self.copy_at(Some(At::Page(from)), At::Page(to));
     }
 
-    fn park(&mut self, slot: Slot, pages: &[Page]) -> Parked {
-        let slot = self.memory.states.slot(slot);
-        let of_page = self.memory.states.page(Page(0)).len();
-        let mut parked = Parked { state: vec![0; slot.len()], pages: vec![0; pages.len() * of_page] };
-        self.download(slot, &mut parked.state);
-        for (page, bytes) in pages.iter().zip(parked.pages.chunks_exact_mut(of_page.max(1))) {
-            self.download(self.memory.states.page(*page), bytes);
+    fn parked_bytes(&self, pages: u32) -> u64 {
+        self.parking.bytes_of(pages)
+    }
+
+    /// Nothing is waited for. Batches go on; those that come to write where the state lay wait until it has left.
+    fn park(&mut self, slot: Slot, pages: &[Page]) -> Option<Parked> {
+        let berth = self.parking.take(pages.len())?;
+        if self.failure.is_none() {
+            self.copies_follow();
+            self.carry(&berth, slot, pages, |executor, at, to| executor.fetch(Lane::Copy, at, to));
+            self.moving.leaves(slot, pages);
         }
-        parked
+        Some(Parked::new(self.parking.bytes_of(pages.len() as u32), berth))
     }
 
+    /// Nothing is waited for. The lane that took the state out brings it back, so it comes after it has left.
     fn restore(&mut self, parked: &Parked, slot: Slot, pages: &[Page]) {
-        let of_page = self.memory.states.page(Page(0)).len();
-        assert_eq!(parked.pages.len(), pages.len() * of_page, "bytes parked for {} pages", pages.len());
-        self.upload(&parked.state, self.memory.states.slot(slot));
-        for (page, bytes) in pages.iter().zip(parked.pages.chunks_exact(of_page.max(1))) {
-            self.upload(bytes, self.memory.states.page(*page));
+        let berth: &Berth = parked.kept().expect("a backend restores what one of its kind parked");
+        assert!(self.parking.is_here(berth), "a GPU restores what it parked itself");
+        let bytes = self.parking.bytes_of(pages.len() as u32);
+        assert_eq!(parked.bytes(), bytes, "bytes parked for {} pages", pages.len());
+        if self.failure.is_none() {
+            self.copies_follow();
+            self.carry(berth, slot, pages, |executor, at, from| executor.send(Lane::Copy, from, at));
+            self.moving.comes(slot, pages);
         }
     }
 
@@ -873,9 +938,10 @@ impl<P: Fast> Device for Cuda<P> {
         let ordered = self.executor.follow(Lane::Batch, Lane::Vision).map_err(LoadError::from);
         self.kept_load(ordered)?;
         match hold {
-            Hold::Device => self.copy(Some(from), to),
+            Hold::Device => self.copy(Lane::Batch, Some(from), to),
             Hold::Host(pinned) => {
-                let sent = self.executor.send(Lane::Batch, pinned, to.address()).map_err(LoadError::from);
+                let all = HostStretch { pinned, at: 0, bytes: to.len() as u64 };
+                let sent = self.executor.send(Lane::Batch, all, to.address()).map_err(LoadError::from);
                 self.kept_load(sent)?;
             }
         }

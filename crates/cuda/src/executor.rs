@@ -17,11 +17,24 @@ pub enum Lane {
     Batch,
     /// Tiles.
     Vision,
+    /// Parked states on their way. Nothing is multiplied or staged in it.
+    Copy,
 }
 
 /// Memory of this machine that an executor has pinned: the number it was given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pinned(pub usize);
+
+/// A stretch of pinned memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HostStretch {
+    /// Of which.
+    pub pinned: Pinned,
+    /// Its first byte there.
+    pub at: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
 
 /// What a recorded batch depends on beside the contents of its buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -92,14 +105,17 @@ pub trait Executor: Send {
     /// Copies bytes from the device, and waits for them.
     fn download(&mut self, lane: Lane, from: u64, bytes: &mut [u8]) -> Result<(), ExecutorError>;
 
-    /// Memory of this machine that the device reads by itself, kept as long as the executor. It may hold anything.
+    /// Memory of this machine that the device reads and writes by itself, kept as long as the executor. It may hold anything.
     fn pin(&mut self, bytes: u64) -> Result<Pinned, ExecutorError>;
 
     /// Writes bytes to pinned memory, from byte `at` on. What was sent from there before has been waited for.
     fn fill(&mut self, pinned: Pinned, at: u64, bytes: &[u8]) -> Result<(), ExecutorError>;
 
-    /// Copies all bytes of a pinned memory to the device, without another copy on the way.
-    fn send(&mut self, lane: Lane, pinned: Pinned, to: u64) -> Result<(), ExecutorError>;
+    /// Copies pinned bytes to the device, without another copy on the way. They stay as they are until that is done.
+    fn send(&mut self, lane: Lane, from: HostStretch, to: u64) -> Result<(), ExecutorError>;
+
+    /// Copies bytes of the device to pinned memory, without another copy on the way. Nobody else reads or writes there until that is done.
+    fn fetch(&mut self, lane: Lane, from: u64, to: HostStretch) -> Result<(), ExecutorError>;
 
     /// Launches a kernel.
     fn launch(&mut self, lane: Lane, launch: &Launch) -> Result<(), ExecutorError>;

@@ -1,9 +1,10 @@
-//! The executor that has a GPU: kernels compiled for it, two streams, pinned staging, cuBLASLt, graphs.
+//! The executor that has a GPU: kernels compiled for it, three streams, pinned staging, cuBLASLt, graphs.
 //!
 //! ```text
 //!                    ┌── batch stream (high priority) ── launches, products, graphs ──▶
-//! engine's thread ───┤        ▲ events, where one lane follows the other
-//!                    └── vision stream (low priority) ── the tower ──▶
+//! engine's thread ───┤        ▲ events, where one lane follows another
+//!                    ├── vision stream (low priority) ── the tower ──▶
+//!                    └── copy stream (low priority) ── parked states, by the copy engines ──▶
 //! ```
 //!
 //! One thread gives the work. Streams keep it in order; nothing is waited for but answers (`download`) and a staging buffer that is still being read.
@@ -30,7 +31,7 @@ use self::stream::{Event, Stream};
 use crate::cache::{Cache, CacheError};
 use crate::compile::{CompileError, Compiler};
 use crate::device::{Device, DeviceError};
-use crate::executor::{Executor, ExecutorError, GraphKey, Lane, Pinned, Product, Work};
+use crate::executor::{Executor, ExecutorError, GraphKey, HostStretch, Lane, Pinned, Product, Work};
 use crate::launch::Launch;
 
 /// Memory left to recorded graphs, code and whatever libraries take: 35 buckets of some 400 nodes stay well below it.
@@ -76,8 +77,9 @@ pub enum GpuError {
 pub struct Gpu {
     // Dropped in this order: what is under way ends first, the context last.
     graphs: BTreeMap<GraphKey, Known>,
-    lanes: [Stream; 2],
-    passed: [Event; 2],
+    lanes: [Stream; 3],
+    passed: [Event; 3],
+    /// Of the lanes that work: the third one copies from and to pinned memory alone.
     staging: [Staging; 2],
     products: Products,
     kernels: Kernels,
@@ -119,8 +121,8 @@ impl Gpu {
         let staging = || Staging::new().map_err(failed("pin memory"));
         Ok(Self {
             graphs: BTreeMap::new(),
-            lanes: [stream(high)?, stream(low)?],
-            passed: [event()?, event()?],
+            lanes: [stream(high)?, stream(low)?, stream(low)?],
+            passed: [event()?, event()?, event()?],
             staging: [staging()?, staging()?],
             products: Products::open(&places.libraries)?,
             kernels,
@@ -173,7 +175,13 @@ fn index(lane: Lane) -> usize {
     match lane {
         Lane::Batch => 0,
         Lane::Vision => 1,
+        Lane::Copy => 2,
     }
+}
+
+fn range(HostStretch { at, bytes, .. }: HostStretch) -> std::ops::Range<usize> {
+    let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
+    place(at)..place(at.saturating_add(bytes))
 }
 
 fn bind(device: &Device) -> Result<(), DriverError> {
@@ -247,14 +255,23 @@ impl Executor for Gpu {
         Ok(())
     }
 
-    fn send(&mut self, lane: Lane, pinned: Pinned, to: u64) -> Result<(), ExecutorError> {
+    fn send(&mut self, lane: Lane, from: HostStretch, to: u64) -> Result<(), ExecutorError> {
         self.bind()?;
         let stream = self.stream(lane);
-        let held = &mut self.pinned[pinned.0];
-        let all = held.slice(0..held.len());
-        // SAFETY: the bytes are pinned and stay until this is dropped, which waits for the copy; nobody writes to them before they have waited for it
-        // (`Executor::fill`); the device's bytes are the caller's.
-        unsafe { result::memcpy_htod_async(to, all, stream) }.map_err(step("copy to the device"))
+        let (first, len) = self.pinned[from.pinned.0].place(range(from));
+        // SAFETY: the bytes are pinned and stay until this is dropped, which waits for the copy; nobody writes to them before that (`Executor::send`); the
+        // device's bytes are the caller's.
+        let sent = unsafe { sys::cuMemcpyHtoDAsync_v2(to, first.cast(), len, stream) };
+        sent.result().map_err(step("copy to the device"))
+    }
+
+    fn fetch(&mut self, lane: Lane, from: u64, to: HostStretch) -> Result<(), ExecutorError> {
+        self.bind()?;
+        let stream = self.stream(lane);
+        let (first, len) = self.pinned[to.pinned.0].place(range(to));
+        // SAFETY: as in `send`; nobody reads or writes the bytes before the copy has ended (`Executor::fetch`).
+        let fetched = unsafe { sys::cuMemcpyDtoHAsync_v2(first.cast(), from, len, stream) };
+        fetched.result().map_err(step("copy from the device"))
     }
 
     fn launch(&mut self, lane: Lane, launch: &Launch) -> Result<(), ExecutorError> {

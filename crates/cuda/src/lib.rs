@@ -20,6 +20,7 @@ pub mod gpu;
 pub mod launch;
 pub mod measure;
 pub mod ops;
+mod parking;
 pub mod sources;
 mod state;
 pub mod types;

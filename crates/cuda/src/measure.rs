@@ -150,7 +150,7 @@ pub fn swap(
     executor: Box<dyn Executor>,
     times: usize,
 ) -> Result<Option<Duration>, SwapError> {
-    let room = Room { slots: 1, pages: 1, rows_max: 1, logits_max: 1, features: 1 };
+    let room = Room { slots: 1, pages: 1, rows_max: 1, logits_max: 1, features: 1, parked_bytes: 0 };
     let options = Options { stage, ..Options::default() };
     let mut subject = match Subject::open(config, room, options, executor, times) {
         Ok(subject) => subject,
@@ -345,11 +345,15 @@ impl Subject {
         if pages.len() > self.device.room().pages as usize {
             return Ok(None);
         }
-        let parked = self.device.park(Slot(0), &pages);
+        // There may be room for one state: each is dropped before the next.
+        if self.device.park(Slot(0), &pages).is_none() {
+            return Ok(None);
+        }
         let out = self.median(|device| {
             device.park(Slot(0), &pages);
-            Ok(())
+            device.wait()
         })?;
+        let Some(parked) = self.device.park(Slot(0), &pages) else { return Ok(None) };
         let back = self.median(|device| {
             device.restore(&parked, Slot(0), &pages);
             device.wait()

@@ -88,6 +88,11 @@ impl<P: Types> States<P> {
         self.pages.from(page.0 as usize * self.page_bytes).first(self.page_bytes)
     }
 
+    /// Bytes of a slot and of a page.
+    pub fn sizes(&self) -> [u64; 2] {
+        [self.slot_bytes as u64, self.page_bytes as u64]
+    }
+
     /// All slots, and all pages.
     pub fn all(&self) -> [View<u8>; 2] {
         [self.slots, self.pages]

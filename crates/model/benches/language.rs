@@ -48,7 +48,8 @@ fn main() {
 }
 
 fn open(weights: &Arc<Weights>, threads: usize, compute: Compute) -> Cpu {
-    let room = Room { slots: 32, pages: 32 * PAGES, rows_max: 1024, logits_max: 32, features: 0 };
+    let room =
+        Room { slots: 32, pages: 32 * PAGES, rows_max: 1024, logits_max: 32, features: 0, parked_bytes: 0 };
     Cpu::open(Arc::clone(weights), room, threads, compute).expect("memory for the room")
 }
 

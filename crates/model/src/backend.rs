@@ -40,6 +40,8 @@ pub struct Room {
     pub logits_max: u32,
     /// Tile features.
     pub features: u32,
+    /// Bytes of host memory for parked states. A GPU's are locked when it is opened.
+    pub parked_bytes: u64,
 }
 
 /// Some tokens of one sequence, to be run after the state in `slot`.
@@ -94,13 +96,52 @@ pub enum Want {
     All,
 }
 
-/// A sequence's state in host memory, bit for bit.
-#[derive(Debug, Clone, PartialEq)]
+/// A sequence's state in host memory, bit for bit. Where it lies there is its backend's business; dropping this gives the memory back.
+#[derive(Debug)]
 pub struct Parked {
+    bytes: u64,
+    kept: Box<dyn Any + Send>,
+}
+
+impl Parked {
+    /// A state that takes so many bytes, and what its backend finds it by.
+    pub fn new(bytes: u64, kept: impl Any + Send) -> Self {
+        Self { bytes, kept: Box::new(kept) }
+    }
+
+    /// Bytes of host memory that it takes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// What its backend finds it by; `None` where another kind of backend parked it.
+    pub fn kept<T: Any>(&self) -> Option<&T> {
+        self.kept.downcast_ref()
+    }
+}
+
+/// How backends park whose own memory is the host's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plain {
     /// Convolution and SSM state.
     pub state: Vec<u8>,
     /// Keys and values, page by page.
     pub pages: Vec<u8>,
+}
+
+impl Plain {
+    /// Parks it.
+    pub fn parked(self) -> Parked {
+        Parked::new((self.state.len() + self.pages.len()) as u64, self)
+    }
+
+    /// The one that was parked.
+    ///
+    /// # Panics
+    /// When another kind of backend parked it.
+    pub fn of(parked: &Parked) -> &Self {
+        parked.kept().expect("a backend restores what one of its kind parked")
+    }
 }
 
 /// Weights on their way into a backend: [`crate::cpu::Ready`] for the `cpu` backend, [`crate::checkpoint::Checkpoint`] for a GPU.
@@ -188,10 +229,13 @@ pub trait Backend: Send {
     /// Copies a page in every attention layer.
     fn copy_page(&mut self, from: Page, to: Page);
 
-    /// Copies a sequence's state to host memory.
-    fn park(&mut self, slot: Slot, pages: &[Page]) -> Parked;
+    /// Bytes of host memory that a state with so many pages takes when it is parked.
+    fn parked_bytes(&self, pages: u32) -> u64;
 
-    /// Brings a parked state back, into any slot and pages.
+    /// Copies a sequence's state to host memory; `None` where there is no room for it. Slot and pages may be used for others at once.
+    fn park(&mut self, slot: Slot, pages: &[Page]) -> Option<Parked>;
+
+    /// Brings a parked state back, into any slot and as many pages. It may be dropped at once.
     fn restore(&mut self, parked: &Parked, slot: Slot, pages: &[Page]);
 
     /// Takes on other weights of the same model, to be brought beside those in use. What was staged before is forgotten.

@@ -25,7 +25,7 @@ pub use self::probe::{Observer, Probe};
 pub use self::room::Bytes;
 use self::work::Work;
 use crate::backend::{
-    Backend, BackendError, Door, Feature, Incoming, Page, Parked, Room, Slot, Span, WeightsError,
+    Backend, BackendError, Door, Feature, Incoming, Page, Parked, Plain, Room, Slot, Span, WeightsError,
 };
 use crate::config::Config;
 use crate::kernels::{Compute, Conv, Team};
@@ -289,12 +289,16 @@ impl Backend for Cpu {
         self.arena.copy_page(from, to);
     }
 
-    fn park(&mut self, slot: Slot, pages: &[Page]) -> Parked {
-        self.arena.park(slot, pages)
+    fn parked_bytes(&self, pages: u32) -> u64 {
+        self.arena.parked_bytes(pages)
+    }
+
+    fn park(&mut self, slot: Slot, pages: &[Page]) -> Option<Parked> {
+        Some(self.arena.park(slot, pages).parked())
     }
 
     fn restore(&mut self, parked: &Parked, slot: Slot, pages: &[Page]) {
-        self.arena.restore(parked, slot, pages);
+        self.arena.restore(Plain::of(parked), slot, pages);
     }
 
     fn stage(&mut self, weights: Incoming) -> Result<(), WeightsError> {

@@ -79,7 +79,7 @@ pub enum ForwardError {
 pub fn room(tokens: usize, tiles: usize, decode: usize) -> Room {
     let rows = tokens.clamp(1, 512) as u32;
     let pages = (tokens + decode).div_ceil(PAGE_TOKENS).max(1) as u32;
-    Room { slots: 1, pages, rows_max: rows, logits_max: rows, features: tiles as u32 }
+    Room { slots: 1, pages, rows_max: rows, logits_max: rows, features: tiles as u32, parked_bytes: 0 }
 }
 
 /// Runs a sequence in slot 0 and the first pages of the backend.

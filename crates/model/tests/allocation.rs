@@ -25,7 +25,8 @@ fn what_is_allocated() {
 fn opening_takes_what_the_room_says() {
     for name in ["dense", "moe_latent_groups"] {
         let weights = load(name);
-        let room = Room { slots: 40, pages: 100, rows_max: 256, logits_max: 64, features: 0 };
+        let room =
+            Room { slots: 40, pages: 100, rows_max: 256, logits_max: 64, features: 0, parked_bytes: 0 };
         let said = room.bytes(&weights.config, 0).total() as f64;
         let region = Region::new(COUNTED);
         let cpu = Cpu::open(weights, room, 1, Compute::Float32).unwrap();
@@ -57,7 +58,7 @@ fn batches_allocate_nothing() {
 /// The fewest allocations of three times 30 mixed batches that cross a page: a thread that wakes for the first time makes its own
 /// scratch, whenever that is.
 fn run(name: &str, compute: Compute, threads: usize) -> usize {
-    let room = Room { slots: 3, pages: 12, rows_max: 64, logits_max: 4, features: 0 };
+    let room = Room { slots: 3, pages: 12, rows_max: 64, logits_max: 4, features: 0, parked_bytes: 0 };
     let mut cpu = Cpu::open(load(name), room, threads, compute).unwrap();
     let pages = |slot| (0..4).map(|page| Page(slot * 4 + page)).collect();
     let mut own = [0, 1, 2].map(|slot| Sequence::new(Slot(slot), pages(slot)));

@@ -117,8 +117,6 @@ pub struct Settings {
     pub prefill_tokens: u32,
     /// Longest sequence of a session, its longest reply included.
     pub context_tokens_max: u32,
-    /// Host memory for idle sessions.
-    pub parked_bytes_max: u64,
     /// Version of the weights it begins with.
     pub version: PolicyVersion,
     /// How others take over.
@@ -180,8 +178,8 @@ impl Engine {
     ) -> Result<Self, Misfit> {
         let room = device.room();
         check(settings, room)?;
-        let mut device = Metered::new(device, time);
-        let lot = Lot::new(&mut device, settings.parked_bytes_max);
+        let device = Metered::new(device, time);
+        let lot = Lot::new(&device);
         Ok(Self {
             limits: Limits {
                 rows_max: room.rows_max,

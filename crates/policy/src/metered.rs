@@ -107,7 +107,11 @@ impl Backend for Metered {
         self.doing(DeviceUse::Copy, |device| device.copy_page(from, to));
     }
 
-    fn park(&mut self, slot: Slot, pages: &[Page]) -> Parked {
+    fn parked_bytes(&self, pages: u32) -> u64 {
+        self.device.parked_bytes(pages)
+    }
+
+    fn park(&mut self, slot: Slot, pages: &[Page]) -> Option<Parked> {
         self.doing(DeviceUse::Copy, |device| device.park(slot, pages))
     }
 

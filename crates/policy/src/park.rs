@@ -1,15 +1,15 @@
-//! States parked in host memory: what idle sessions cost when the device has no place for them, within a budget of bytes.
+//! States parked in host memory: what idle sessions cost when the device has no place for them, within its room for them.
 
-use furrow_model::backend::{Backend, Page, Parked, Slot};
+use furrow_model::backend::{Backend, Parked};
 
 use crate::slots::Place;
 
 /// The books of parked states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lot {
-    /// Bytes of one slot's state.
+    /// Bytes that one slot's state takes there.
     pub state_bytes: u64,
-    /// Bytes of one page in all attention layers.
+    /// Bytes that one page of all attention layers takes there.
     pub page_bytes: u64,
     bytes_max: u64,
     bytes: u64,
@@ -17,15 +17,13 @@ pub struct Lot {
 }
 
 impl Lot {
-    /// Asks the device how large its states are, on a slot and a page that nobody holds yet.
-    pub fn new(device: &mut dyn Backend, bytes_max: u64) -> Self {
-        device.clear(Slot(0));
-        let empty = device.park(Slot(0), &[]);
-        let paged = device.park(Slot(0), &[Page(0)]);
+    /// As large as the device's room for parked states.
+    pub fn new(device: &dyn Backend) -> Self {
+        let state_bytes = device.parked_bytes(0);
         Self {
-            state_bytes: empty.state.len() as u64,
-            page_bytes: paged.pages.len() as u64,
-            bytes_max,
+            state_bytes,
+            page_bytes: device.parked_bytes(1) - state_bytes,
+            bytes_max: device.room().parked_bytes,
             bytes: 0,
             parked: 0,
         }
@@ -47,14 +45,16 @@ impl Lot {
         if self.bytes + bytes > self.bytes_max {
             return None;
         }
+        let parked = device.park(place.slot, &place.pages)?;
+        debug_assert_eq!(parked.bytes(), bytes, "a state takes what its backend said");
         self.bytes += bytes;
         self.parked += 1;
-        Some(device.park(place.slot, &place.pages))
+        Some(parked)
     }
 
     /// A parked state was restored or is needed no more.
     pub fn drive_off(&mut self, parked: &Parked) {
-        self.bytes -= (parked.state.len() + parked.pages.len()) as u64;
+        self.bytes -= parked.bytes();
     }
 
     /// States that were parked so far.

@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use furrow_model::backend::{
-    Backend, BackendError, Feature, Incoming, Inset, PAGE_TOKENS, Page, Parked, Room, Slot, Span, Want,
-    WeightsError,
+    Backend, BackendError, Feature, Incoming, Inset, PAGE_TOKENS, Page, Parked, Plain, Room, Slot, Span,
+    Want, WeightsError,
 };
 use furrow_model::config::{AttentionConfig, Config, LayerKind, SsmConfig, TextConfig};
 use furrow_model::sample::{Pick, Picked, pick};
@@ -227,14 +227,20 @@ impl Backend for Sim {
         self.pages[to.0 as usize] = self.pages[from.0 as usize];
     }
 
-    fn park(&mut self, slot: Slot, pages: &[Page]) -> Parked {
+    fn parked_bytes(&self, pages: u32) -> u64 {
+        // Three words of state, a word a position.
+        8 * (3 + u64::from(pages) * PAGE_TOKENS as u64)
+    }
+
+    fn park(&mut self, slot: Slot, pages: &[Page]) -> Option<Parked> {
         let SlotState { hash, tokens, poisoned } = self.slots[slot.0 as usize];
         let state = [hash, u64::from(tokens), u64::from(poisoned)];
         let values = pages.iter().flat_map(|page| self.pages[page.0 as usize]);
-        Parked {
+        let plain = Plain {
             state: state.iter().flat_map(|value| value.to_le_bytes()).collect(),
             pages: values.flat_map(u64::to_le_bytes).collect(),
-        }
+        };
+        Some(plain.parked())
     }
 
     fn restore(&mut self, parked: &Parked, slot: Slot, pages: &[Page]) {
@@ -242,6 +248,7 @@ impl Backend for Sim {
             let eights = bytes.chunks_exact(8);
             eights.map(|eight| eight.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))).collect()
         };
+        let parked = Plain::of(parked);
         let state = words(&parked.state);
         self.slots[slot.0 as usize] =
             SlotState { hash: state[0], tokens: state[1] as u32, poisoned: state[2] != 0 };

@@ -292,8 +292,6 @@ fn engine_settings(settings: &TwinSettings, floor: &Rollout) -> Settings {
         prefill_tokens: settings.prefill_tokens,
         // Beside the floor's longest: the stop id behind each reply.
         context_tokens_max: floor.context_max as u32 + settings.mix.steps as u32 + 1,
-        // A state of air has no bytes: room for each session's.
-        parked_bytes_max: sessions.into(),
         version: PolicyVersion(0),
         swaps: Swaps::default(),
     }
@@ -312,6 +310,8 @@ fn room(config: &Config, device: &Device, settings: &TwinSettings, engine: &Sett
         logits_max: engine.state_slots,
         // A chunk's tiles and one more for each session that is between two chunks; a tile's 256 rows of 5,120 are 2.6 MB.
         features: 1024,
+        // As much as it takes.
+        parked_bytes: u64::MAX,
     }
 }
 

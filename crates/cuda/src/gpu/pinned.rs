@@ -20,17 +20,18 @@ impl HostBytes {
         Ok(Self { first, len })
     }
 
-    /// How many.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
     /// Some of them.
     pub fn slice(&mut self, range: Range<usize>) -> &mut [u8] {
-        assert!(range.start <= range.end && range.end <= self.len, "bytes {range:?} of {}", self.len);
+        let (first, len) = self.place(range);
         // SAFETY: the bytes were allocated and written by `new`; `&mut self` keeps the slice the only one on this side, and whoever gave bytes to the
         // device waits before it asks for them again.
-        unsafe { std::slice::from_raw_parts_mut(self.first.add(range.start), range.len()) }
+        unsafe { std::slice::from_raw_parts_mut(first, len) }
+    }
+
+    /// Where some of them begin and how many they are, for copies: the device may be at others, or at these, meanwhile.
+    pub fn place(&self, range: Range<usize>) -> (*mut u8, usize) {
+        assert!(range.start <= range.end && range.end <= self.len, "bytes {range:?} of {}", self.len);
+        (self.first.wrapping_add(range.start), range.len())
     }
 }
 

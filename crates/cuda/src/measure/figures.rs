@@ -90,7 +90,11 @@ impl Cases {
         let slots = last(&self.batches).max(2 * self.sessions).max(2);
         let features = self.screenshots.iter().map(|(width, height)| self.tiles(config, *width, *height));
         let features = features.max().unwrap_or(0);
-        let with = |pages| Room { slots, pages, rows_max: self.chunk + slots, logits_max: slots, features };
+        // One state of the context that is parked, the pages it begins and ends in full, and what its slot leaves of a block.
+        let parked = self.parked.next_multiple_of(PAGE_TOKENS as u32) + PAGE_TOKENS as u32;
+        let parked_bytes = config.session_bytes(f64::from(parked)).ceil() as u64;
+        let (rows_max, logits_max) = (self.chunk + slots, slots);
+        let with = |pages| Room { slots, pages, rows_max, logits_max, features, parked_bytes };
         let each = (last(&self.contexts).max(self.longest_prefill(config)) + 1).div_ceil(PAGE_TOKENS as u32);
         let fits = |pages| Ok::<_, OpenError>(backend::plan(config, &with(pages), options)?.total() <= free);
         if !fits(each)? {

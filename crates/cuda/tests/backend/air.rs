@@ -2,13 +2,18 @@
 //!
 //! Memory is full of NaN at first, so whatever reads what nobody wrote shows. A graph that is replayed does exactly what was recorded: pointers that
 //! should have moved, and did not, show.
+//!
+//! Lanes are queues. The late ones do nothing until somebody waits for them, the others do everything at once: so work that does not wait for what it needs
+//! finds that nothing is there yet, and work that is not waited for comes too late.
 #![allow(unsafe_code)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use furrow_cuda::executor::{Executor, ExecutorError, GraphKey, Lane, Number, Pinned, Product, Work};
+use furrow_cuda::executor::{
+    Executor, ExecutorError, GraphKey, HostStretch, Lane, Number, Pinned, Product, Work,
+};
 use furrow_cuda::launch::Launch;
 use furrow_cuda::sources::KERNELS;
 use half::bf16;
@@ -26,8 +31,15 @@ pub struct Gauge {
     pub replayed: AtomicUsize,
     /// Launches and products after which the device fails; 0: never.
     pub fails_at: AtomicUsize,
+    /// What lanes were told and have not done.
+    pub put_off: AtomicUsize,
     done: AtomicUsize,
 }
+
+/// Lanes in the order of their queues.
+const LANES: [Lane; 3] = [Lane::Batch, Lane::Vision, Lane::Copy];
+/// What is done as late as may be where nobody says otherwise: what batches wait for.
+pub const LATE: &[Lane] = &[Lane::Vision, Lane::Copy];
 
 /// The executor.
 pub struct Air {
@@ -37,8 +49,48 @@ pub struct Air {
     pinned: Vec<Vec<u8>>,
     /// Bytes of this machine that can be pinned.
     pub lent: u64,
+    /// Lanes that do nothing until somebody waits for them.
+    pub late: &'static [Lane],
+    /// What it does wrong.
+    pub planted: Option<Planted>,
+    queues: [VecDeque<Task>; 3],
+    /// Tasks that each lane has done.
+    ended: [u64; 3],
     graphs: BTreeMap<GraphKey, Vec<Step>>,
     recording: Option<Vec<Step>>,
+}
+
+/// A bug: work that does not wait for what it needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Planted {
+    /// The first lane never waits for the second.
+    Deaf(Lane, Lane),
+    /// Pinned memory is read before what was to be written there has come.
+    SendsAtOnce,
+    /// Pinned memory is written before what was there has gone.
+    FetchesAtOnce,
+}
+
+/// What a lane does when its turn comes.
+enum Task {
+    Step(Step),
+    Upload {
+        bytes: Vec<u8>,
+        to: u64,
+    },
+    Send {
+        from: HostStretch,
+        to: u64,
+    },
+    Fetch {
+        from: u64,
+        to: HostStretch,
+    },
+    /// Waits until another lane has done so many tasks.
+    Follow {
+        other: usize,
+        tasks: u64,
+    },
 }
 
 #[derive(Clone)]
@@ -62,27 +114,83 @@ impl Air {
             memory: Vec::new(),
             pinned: Vec::new(),
             lent: u64::MAX,
+            late: LATE,
+            planted: None,
+            queues: Default::default(),
+            ended: [0; 3],
             graphs: BTreeMap::new(),
             recording: None,
         };
         (air, gauge)
     }
 
-    fn step(&mut self, step: Step) -> Done {
+    /// Gives a lane a task: it is done at once, or when somebody waits for it.
+    fn give(&mut self, lane: Lane, task: Task) -> Done {
+        let index = place(lane);
+        self.queues[index].push_back(task);
+        self.gauge.put_off.fetch_add(1, Ordering::Relaxed);
+        if self.late.contains(&lane) { Ok(()) } else { self.catch_up(index, u64::MAX) }
+    }
+
+    /// Has a lane do its tasks until it has done so many, or all.
+    fn catch_up(&mut self, lane: usize, tasks: u64) -> Done {
+        while self.ended[lane] < tasks
+            && let Some(task) = self.queues[lane].pop_front()
+        {
+            self.gauge.put_off.fetch_sub(1, Ordering::Relaxed);
+            match task {
+                Task::Step(step) => self.step(&step)?,
+                Task::Upload { bytes, to } => self.write_bytes(&bytes, to),
+                Task::Send { from, to } => self.send_now(from, to),
+                Task::Fetch { from, to } => self.fetch_now(from, to),
+                Task::Follow { other, tasks } => self.catch_up(other, tasks)?,
+            }
+            self.ended[lane] += 1;
+        }
+        Ok(())
+    }
+
+    fn send_now(&self, from: HostStretch, to: u64) {
+        self.write_bytes(&self.pinned[from.pinned.0][range(from)], to);
+    }
+
+    fn fetch_now(&mut self, from: u64, to: HostStretch) {
+        let bytes = self.read_bytes(from, to.bytes as usize).to_vec();
+        self.pinned[to.pinned.0][range(to)].copy_from_slice(&bytes);
+    }
+
+    fn write_bytes(&self, bytes: &[u8], to: u64) {
+        self.assert_inside(to, bytes.len());
+        // SAFETY: the bytes are memory of this executor, which the caller's slice is not part of.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
+    }
+
+    fn read_bytes(&self, from: u64, len: usize) -> &[u8] {
+        self.assert_inside(from, len);
+        // SAFETY: the bytes are memory of this executor; whoever holds the slice holds the executor.
+        unsafe { std::slice::from_raw_parts(from as *const u8, len) }
+    }
+
+    /// A launch or a product, and its place in what is recorded.
+    fn work(&mut self, lane: Lane, step: Step) -> Done {
+        if let Some(recording) = &mut self.recording {
+            recording.push(step.clone());
+        }
+        self.give(lane, Task::Step(step))
+    }
+
+    fn step(&mut self, step: &Step) -> Done {
         let done = self.gauge.done.fetch_add(1, Ordering::Relaxed) + 1;
         let fails_at = self.gauge.fails_at.load(Ordering::Relaxed);
         if fails_at > 0 && done >= fails_at {
             return Err(ExecutorError::failed("run a kernel", "the air is gone"));
         }
-        match &step {
+        match step {
             Step::Launch(launch) => {
                 let run = library(launch.file).run(launch);
                 run.map_err(|why| ExecutorError::failed(format!("run {}", launch.kernel), why))?;
             }
             Step::Multiply(product) => self.multiply_now(product),
-        }
-        if let Some(recording) = &mut self.recording {
-            recording.push(step);
         }
         Ok(())
     }
@@ -101,7 +209,7 @@ impl Air {
         let read = |address: u64, count: usize| self.read(address, count, shape.values);
         let weight = read(product.weight, shape.outputs * shape.inputs);
         // A library that is made for speed sums in an order that depends on the shape.
-        let lanes = LANES - shape.rows.max(1).ilog2() as usize % 4;
+        let lanes = SUMS - shape.rows.max(1).ilog2() as usize % 4;
         let bias = if shape.biased { read(product.bias, shape.outputs) } else { vec![0.0; shape.outputs] };
         for row in 0..shape.rows {
             let at = |base: u64, stride: usize, number: Number| base + (row * stride * number.bytes()) as u64;
@@ -148,11 +256,19 @@ impl Air {
     }
 }
 
+fn place(lane: Lane) -> usize {
+    LANES.iter().position(|one| *one == lane).unwrap()
+}
+
+fn range(HostStretch { at, bytes, .. }: HostStretch) -> std::ops::Range<usize> {
+    at as usize..(at + bytes) as usize
+}
+
 /// Sums of a product at most.
-const LANES: usize = 8;
+const SUMS: usize = 8;
 
 fn dot(a: &[f32], b: &[f32], lanes: usize) -> f32 {
-    let mut sums = [0.0_f32; LANES];
+    let mut sums = [0.0_f32; SUMS];
     for (a, b) in a.chunks(lanes).zip(b.chunks(lanes)) {
         for ((sum, a), b) in sums.iter_mut().zip(a).zip(b) {
             *sum += a * b;
@@ -184,26 +300,20 @@ impl Executor for Air {
         Ok(self.memory.last().unwrap().as_ptr() as u64)
     }
 
-    fn upload(&mut self, _: Lane, bytes: &[u8], to: u64) -> Done {
+    fn upload(&mut self, lane: Lane, bytes: &[u8], to: u64) -> Done {
         assert!(self.recording.is_none(), "an upload is no part of a graph");
-        self.assert_inside(to, bytes.len());
-        // SAFETY: the bytes are memory of this executor, which the caller's slice is not part of.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
-        Ok(())
+        self.give(lane, Task::Upload { bytes: bytes.to_vec(), to })
     }
 
-    fn download(&mut self, _: Lane, from: u64, bytes: &mut [u8]) -> Done {
+    fn download(&mut self, lane: Lane, from: u64, bytes: &mut [u8]) -> Done {
         assert!(self.recording.is_none(), "a download is no part of a graph");
-        self.assert_inside(from, bytes.len());
-        // SAFETY: as in `upload`.
-        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, bytes.as_mut_ptr(), bytes.len()) };
+        self.catch_up(place(lane), u64::MAX)?;
+        bytes.copy_from_slice(self.read_bytes(from, bytes.len()));
         Ok(())
     }
 
     fn pin(&mut self, bytes: u64) -> Result<Pinned, ExecutorError> {
-        if bytes > self.lent {
-            return Err(ExecutorError::NoHostMemory { asked: bytes });
-        }
+        self.lent = self.lent.checked_sub(bytes).ok_or(ExecutorError::NoHostMemory { asked: bytes })?;
         self.pinned.push(vec![0xff; bytes as usize]);
         Ok(Pinned(self.pinned.len() - 1))
     }
@@ -213,29 +323,46 @@ impl Executor for Air {
         Ok(())
     }
 
-    fn send(&mut self, lane: Lane, pinned: Pinned, to: u64) -> Done {
-        let bytes = std::mem::take(&mut self.pinned[pinned.0]);
-        let sent = self.upload(lane, &bytes, to);
-        self.pinned[pinned.0] = bytes;
-        sent
+    fn send(&mut self, lane: Lane, from: HostStretch, to: u64) -> Done {
+        assert!(self.recording.is_none(), "a copy is no part of a graph");
+        if self.planted == Some(Planted::SendsAtOnce) {
+            self.send_now(from, to);
+            return Ok(());
+        }
+        self.give(lane, Task::Send { from, to })
     }
 
-    fn launch(&mut self, _: Lane, launch: &Launch) -> Done {
-        self.step(Step::Launch(launch.clone()))
+    fn fetch(&mut self, lane: Lane, from: u64, to: HostStretch) -> Done {
+        assert!(self.recording.is_none(), "a copy is no part of a graph");
+        if self.planted == Some(Planted::FetchesAtOnce) {
+            self.fetch_now(from, to);
+            return Ok(());
+        }
+        self.give(lane, Task::Fetch { from, to })
     }
 
-    fn multiply(&mut self, _: Lane, product: &Product) -> Done {
-        self.step(Step::Multiply(*product))
+    fn launch(&mut self, lane: Lane, launch: &Launch) -> Done {
+        self.work(lane, Step::Launch(launch.clone()))
     }
 
-    fn follow(&mut self, _: Lane, _: Lane) -> Done {
-        Ok(())
+    fn multiply(&mut self, lane: Lane, product: &Product) -> Done {
+        self.work(lane, Step::Multiply(*product))
     }
 
-    fn graph(&mut self, _: Lane, key: GraphKey, work: Work<'_>) -> Done {
+    fn follow(&mut self, lane: Lane, other: Lane) -> Done {
+        assert!(self.recording.is_none(), "another lane is no part of a graph");
+        if self.planted == Some(Planted::Deaf(lane, other)) {
+            return Ok(());
+        }
+        let other = place(other);
+        let tasks = self.ended[other] + self.queues[other].len() as u64;
+        self.give(lane, Task::Follow { other, tasks })
+    }
+
+    fn graph(&mut self, lane: Lane, key: GraphKey, work: Work<'_>) -> Done {
         if let Some(steps) = self.graphs.get(&key).cloned() {
             self.gauge.replayed.fetch_add(1, Ordering::Relaxed);
-            return steps.into_iter().try_for_each(|step| self.step(step));
+            return steps.into_iter().try_for_each(|step| self.give(lane, Task::Step(step)));
         }
         self.gauge.recorded.fetch_add(1, Ordering::Relaxed);
         self.recording = Some(Vec::new());
@@ -246,6 +373,6 @@ impl Executor for Air {
     }
 
     fn wait(&mut self) -> Done {
-        Ok(())
+        (0..LANES.len()).try_for_each(|lane| self.catch_up(lane, u64::MAX))
     }
 }

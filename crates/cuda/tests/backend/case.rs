@@ -93,9 +93,9 @@ impl Case {
         all
     }
 
-    /// Room for four sequences of 512 positions.
+    /// Room for four sequences of 512 positions, and for some that are parked: the largest slot and page here have less than a MiB each.
     pub fn room(&self) -> Room {
-        Room { slots: 4, pages: 32, rows_max: 320, logits_max: 320, features: 3 }
+        Room { slots: 4, pages: 32, rows_max: 320, logits_max: 320, features: 3, parked_bytes: 16 << 20 }
     }
 
     pub fn cpu(&self) -> Cpu {
@@ -107,7 +107,14 @@ impl Case {
     }
 
     pub fn device_with(&self, options: Options) -> (Box<dyn Device>, Arc<Gauge>) {
-        let (executor, gauge) = executor();
+        self.device_on(options, executor())
+    }
+
+    pub fn device_on(
+        &self,
+        options: Options,
+        (executor, gauge): (Box<dyn Executor>, Arc<Gauge>),
+    ) -> (Box<dyn Device>, Arc<Gauge>) {
         let checkpoint = Checkpoint::open(&self.dir).unwrap();
         (open(&checkpoint, self.room(), options, executor, &mut |_, _| {}).unwrap(), gauge)
     }

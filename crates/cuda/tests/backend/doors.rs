@@ -20,7 +20,7 @@ fn refused(checkpoint: &Checkpoint, room: Room, bytes: u64) -> OpenError {
     }
 }
 
-const ROOM: Room = Room { slots: 4, pages: 32, rows_max: 64, logits_max: 8, features: 2 };
+const ROOM: Room = Room { slots: 4, pages: 32, rows_max: 64, logits_max: 8, features: 2, parked_bytes: 0 };
 
 #[test]
 fn models_without_kernels_are_refused_by_name() {
@@ -69,7 +69,8 @@ fn a_plan_from_the_configuration_alone_counts_the_published_model() {
     let text = include_str!("../../../model/tests/configs/nano_12b_vl.json");
     std::fs::write(dir.path().join("config.json"), text).unwrap();
     let config = furrow_model::config::Config::read(dir.path()).unwrap();
-    let room = Room { slots: 100, pages: 12_800, rows_max: 2048, logits_max: 100, features: 100 };
+    let room =
+        Room { slots: 100, pages: 12_800, rows_max: 2048, logits_max: 100, features: 100, parked_bytes: 0 };
     let plan = backend::plan(&config, &room, &Options::default()).unwrap();
     let of = |name: &str| plan.parts().iter().find(|(part, _)| *part == name).unwrap().1;
     // 12.31 and 0.84 billion weights of 2 bytes; the position table is kept at the size of a tile.

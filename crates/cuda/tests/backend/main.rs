@@ -11,6 +11,7 @@ mod life;
 mod made;
 mod measured;
 mod pair;
+mod parking;
 mod sampling;
 #[expect(dead_code, reason = "which kernels were never launched is asked by their own tests")]
 #[path = "../kernels/shim.rs"]

@@ -22,7 +22,7 @@ fn small_yard(device: &mut dyn Executor) -> Yard<'_> {
 #[test]
 fn every_figure_is_taken_or_does_not_fit() {
     let config = Config::read(made::checkpoint()).unwrap();
-    let room = Room { slots: 2, pages: 4, rows_max: 8, logits_max: 2, features: 1 };
+    let room = Room { slots: 2, pages: 4, rows_max: 8, logits_max: 2, features: 1, parked_bytes: 1 << 20 };
     let mut device = executor().0;
     let found = small_yard(&mut *device).rates().unwrap();
     assert!(found.bandwidth > 0.0 && found.flops > 0.0, "{found:?}");
@@ -122,7 +122,7 @@ fn a_kernel_alone_and_swaps_are_measured_or_do_not_fit() {
 #[test]
 fn rollouts_go_round() {
     let config = Config::read(made::checkpoint()).unwrap();
-    let room = Room { slots: 4, pages: 4, rows_max: 10, logits_max: 2, features: 2 };
+    let room = Room { slots: 4, pages: 4, rows_max: 10, logits_max: 2, features: 2, parked_bytes: 0 };
     let device = executor().0;
     let mut subject = Subject::open(&config, room, Options::default(), device, 1).unwrap();
     let plan = Rollout {

@@ -68,7 +68,7 @@ impl Pair {
     }
 
     pub fn park(&mut self, slot: u32, pages: &[Page]) -> [Parked; 2] {
-        [self.cpu.park(Slot(slot), pages), self.device.park(Slot(slot), pages)]
+        [self.cpu.park(Slot(slot), pages).unwrap(), self.device.park(Slot(slot), pages).unwrap()]
     }
 
     pub fn restore(&mut self, [of_cpu, of_device]: &[Parked; 2], slot: u32, pages: &[Page]) {

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use clap::Args;
-use furrow_model::backend::{Backend as _, PAGE_TOKENS, Page, Room, Slot};
+use furrow_model::backend::{Backend as _, PAGE_TOKENS, Page, Parked, Room, Slot};
 use furrow_model::config::LayerKind;
 use furrow_model::cpu::Cpu;
 use furrow_model::kernels::{Attention, Compute, Page as KeyPage, Rows, Team, peak};
@@ -85,7 +85,7 @@ pub fn run(args: &ModelArgs) -> Result<(), Failure> {
         peaks(&team, &mut report);
         speeds(&mut ours, peers.as_mut(), &mut report)?;
         observation(&mut ours.float32, args.context, &mut report)?;
-        copies(&mut ours.float32, args.context, &mut report);
+        copies(&mut ours.float32, args.context, &mut report)?;
         memory(&mut ours.float32, args.context, &mut report)?;
     }
     report
@@ -194,10 +194,10 @@ fn observation(ours: &mut Ours, context: u32, report: &mut Report) -> Result<(),
 }
 
 /// A session's state copied within the backend, out to the host and back, against plain memory of the same size.
-fn copies(ours: &mut Ours, context: u32, report: &mut Report) {
+fn copies(ours: &mut Ours, context: u32, report: &mut Report) -> Result<(), Failure> {
     let pages: Vec<Page> = (0..pages(context)).map(Page).collect();
-    let parked = ours.cpu.park(Slot(0), &pages);
-    let bytes = (parked.state.len() + parked.pages.len()) as f64;
+    let parked = parked(ours, &pages)?;
+    let bytes = parked.bytes() as f64;
     let source = vec![1u8; bytes as usize];
     let mut target = vec![0u8; bytes as usize];
     let rate = |seconds: f64| bytes / seconds / 1e9;
@@ -215,13 +215,26 @@ fn copies(ours: &mut Ours, context: u32, report: &mut Report) {
     report.add("fork / memory copy", "x", fork / plain);
     report.add("restore / memory copy", "x", restore / plain);
     report.add("park, its memory made anew / memory copy", "x", park / plain);
+    Ok(())
+}
+
+/// The state in slot 0, in host memory.
+fn parked(ours: &mut Ours, pages: &[Page]) -> Result<Parked, Failure> {
+    Ok(ours.cpu.park(Slot(0), pages).context("no room for a parked state")?)
 }
 
 /// What resident sessions take of this process's memory, against the bytes of their states, keys and values.
 fn memory(ours: &mut Ours, context: u32, report: &mut Report) -> Result<(), Failure> {
     let each = pages(context);
-    let parked = ours.cpu.park(Slot(0), &(0..each).map(Page).collect::<Vec<_>>());
-    let room = Room { slots: RESIDENT, pages: RESIDENT * each, rows_max: 1, logits_max: 1, features: 0 };
+    let parked = parked(ours, &(0..each).map(Page).collect::<Vec<_>>())?;
+    let room = Room {
+        slots: RESIDENT,
+        pages: RESIDENT * each,
+        rows_max: 1,
+        logits_max: 1,
+        features: 0,
+        parked_bytes: 0,
+    };
     let process = std::process::id();
     let before = process_usage(process, Memory::Rss).context("this process's memory")?.rss_bytes;
     let mut cpu =
@@ -231,7 +244,7 @@ fn memory(ours: &mut Ours, context: u32, report: &mut Report) -> Result<(), Fail
         cpu.restore(&parked, Slot(slot), &own);
     }
     let taken = process_usage(process, Memory::Rss).context("this process's memory")?.rss_bytes - before;
-    let state = (parked.state.len() + parked.pages.len()) as f64 * f64::from(RESIDENT);
+    let state = parked.bytes() as f64 * f64::from(RESIDENT);
     report.add("memory of a resident session / its state", "x", taken as f64 / state);
     Ok(())
 }

@@ -51,6 +51,7 @@ impl Ours {
             rows_max: load.rows_max,
             logits_max: load.sequences,
             features: 0,
+            parked_bytes: 0,
         };
         let cpu =
             Cpu::open(Arc::clone(&weights), room, threads, compute).context("opening the cpu backend")?;

@@ -6,7 +6,7 @@
 
 use super::OpenError;
 use super::values::Values;
-use crate::backend::{Page, Parked, Room, Slot};
+use crate::backend::{Page, Plain, Room, Slot};
 use crate::config::{LayerKind, TextConfig};
 
 /// The memory of all sessions.
@@ -86,15 +86,19 @@ impl Arena {
         copy(&mut self.pages, self.page, from.0, to.0);
     }
 
-    pub fn park(&self, slot: Slot, pages: &[Page]) -> Parked {
+    pub fn parked_bytes(&self, pages: u32) -> u64 {
+        (self.slot + self.page * pages as usize) as u64 * size_of::<f32>() as u64
+    }
+
+    pub fn park(&self, slot: Slot, pages: &[Page]) -> Plain {
         let mut bytes = Vec::with_capacity(pages.len() * self.page * size_of::<f32>());
         for page in pages {
             bytes.extend_from_slice(bytemuck::cast_slice(own(&self.pages, self.page, page.0)));
         }
-        Parked { state: bytemuck::cast_slice(own(&self.slots, self.slot, slot.0)).to_vec(), pages: bytes }
+        Plain { state: bytemuck::cast_slice(own(&self.slots, self.slot, slot.0)).to_vec(), pages: bytes }
     }
 
-    pub fn restore(&mut self, parked: &Parked, slot: Slot, pages: &[Page]) {
+    pub fn restore(&mut self, parked: &Plain, slot: Slot, pages: &[Page]) {
         let page_bytes = self.page * size_of::<f32>();
         assert_eq!(parked.pages.len(), pages.len() * page_bytes, "bytes parked for {} pages", pages.len());
         let state: &mut [u8] = bytemuck::cast_slice_mut(own_mut(&mut self.slots, self.slot, slot.0));

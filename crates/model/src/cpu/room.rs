@@ -190,7 +190,7 @@ pub(crate) mod tests {
     fn a_hundred_sessions_of_16_384_tokens_take_what_the_table_says() {
         let config = Config { text: published(), vision: None };
         let pages = 100 * 16_384 / PAGE_TOKENS as u32;
-        let room = Room { slots: 100, pages, rows_max: 1, logits_max: 1, features: 0 };
+        let room = Room { slots: 100, pages, rows_max: 1, logits_max: 1, features: 0, parked_bytes: 0 };
         let bytes = room.bytes(&config, 2 * config.parameters());
         assert_eq!(bytes.ssm, 14_680_064_000);
         assert_eq!(bytes.conv, 412_876_800); // float32 here: twice the 0.21 GB of bfloat16

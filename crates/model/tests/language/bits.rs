@@ -1,6 +1,6 @@
 //! Bit for bit: cuts of a prefill, batches, pages and threads change nothing.
 
-use furrow_model::backend::{Backend, Page, Parked, Slot, Span, Want};
+use furrow_model::backend::{Backend, Page, Plain, Slot, Span, Want};
 use furrow_model::cpu::Cpu;
 use furrow_model::forward::{Request, Sequence, forward};
 
@@ -17,8 +17,8 @@ pub fn run(cpu: &mut Cpu, own: &mut Sequence, ids: &[u32]) -> Vec<u32> {
     (0..ids.len()).flat_map(|row| bits(cpu.logits(row as u32))).collect()
 }
 
-fn park(cpu: &mut Cpu, own: &Sequence) -> Parked {
-    cpu.park(own.slot(), &own.pages()[..own.len().div_ceil(64)])
+fn park(cpu: &mut Cpu, own: &Sequence) -> Plain {
+    Plain::of(&cpu.park(own.slot(), &own.pages()[..own.len().div_ceil(64)]).unwrap()).clone()
 }
 
 #[test]

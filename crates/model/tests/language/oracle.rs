@@ -80,7 +80,7 @@ impl Case {
 
     /// Room for four sequences of 512 positions.
     pub fn room(&self) -> Room {
-        Room { slots: 4, pages: 32, rows_max: 1024, logits_max: 512, features: 1 }
+        Room { slots: 4, pages: 32, rows_max: 1024, logits_max: 512, features: 1, parked_bytes: 0 }
     }
 
     pub fn open(&self) -> Cpu {

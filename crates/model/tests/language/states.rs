@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use furrow_model::backend::{
-    Backend, BackendError, Inset, PAGE_TOKENS, Page, Parked, Room, Slot, Span, Want,
-};
+use furrow_model::backend::{Backend, BackendError, Inset, PAGE_TOKENS, Page, Plain, Room, Slot, Span, Want};
 use furrow_model::cpu::{Cpu, OpenError};
 use furrow_model::forward::{ForwardError, Request, Sequence, forward};
 use furrow_model::kernels::Compute;
@@ -85,7 +83,7 @@ fn a_fork_shares_the_pages_that_are_full() {
 fn a_parked_sequence_comes_back_into_any_slot_and_pages() {
     for mut fixture in Fixture::all() {
         let filled = fixture.filled();
-        let parked = fixture.cpu.park(Slot(0), &pages(0..filled));
+        let parked = park(&mut fixture.cpu, Slot(0), &pages(0..filled));
         let text = &fixture.case.weights.config.text;
         let bytes = 4 * (text.ssm_values() + text.conv_values());
         assert_eq!(parked.state.len() as u64, bytes);
@@ -96,8 +94,9 @@ fn a_parked_sequence_comes_back_into_any_slot_and_pages() {
         run(&mut fixture.cpu, &mut sequence(0), &other);
         fixture.cpu.clear(Slot(0));
         let places = pages((10..10 + filled).rev());
-        fixture.cpu.restore(&parked, Slot(2), &places);
-        assert!(fixture.cpu.park(Slot(2), &places) == parked, "{}", fixture.case.name);
+        assert_eq!(fixture.cpu.parked_bytes(filled), (parked.state.len() + parked.pages.len()) as u64);
+        fixture.cpu.restore(&parked.clone().parked(), Slot(2), &places);
+        assert!(park(&mut fixture.cpu, Slot(2), &places) == parked, "{}", fixture.case.name);
         fixture.check(2, places.into_iter().chain(pages(24..32)).collect());
     }
 }
@@ -105,7 +104,7 @@ fn a_parked_sequence_comes_back_into_any_slot_and_pages() {
 #[test]
 fn a_parked_sequence_comes_back_into_another_backend() {
     for mut fixture in Fixture::all() {
-        let parked = fixture.cpu.park(Slot(0), &pages(0..fixture.filled()));
+        let parked = fixture.cpu.park(Slot(0), &pages(0..fixture.filled())).unwrap();
         fixture.cpu = fixture.case.open_with(1);
         fixture.cpu.restore(&parked, Slot(1), &pages(0..fixture.filled()));
         fixture.check(1, pages(0..8));
@@ -120,15 +119,20 @@ fn a_used_slot_starts_anew() {
         let mut cpu = case.open();
         run(&mut cpu, &mut sequence(0), &a);
         assert!(run(&mut cpu, &mut sequence(0), &b) == want, "{}: start 0 clears the slot", case.name);
-        let fresh = case.open().park(Slot(0), &[]);
+        let fresh = park(&mut case.open(), Slot(0), &[]);
         cpu.clear(Slot(0));
-        assert!(cpu.park(Slot(0), &[]) == fresh, "{}: a cleared slot is a fresh one", case.name);
+        assert!(park(&mut cpu, Slot(0), &[]) == fresh, "{}: a cleared slot is a fresh one", case.name);
     }
 }
 
-fn all_nan(parked: &Parked) -> Parked {
+/// A state as the backend parks it.
+fn park(cpu: &mut Cpu, slot: Slot, pages: &[Page]) -> Plain {
+    Plain::of(&cpu.park(slot, pages).unwrap()).clone()
+}
+
+fn all_nan(parked: &Plain) -> Plain {
     let nan = |bytes: &[u8]| f32::NAN.to_le_bytes().repeat(bytes.len() / 4);
-    Parked { state: nan(&parked.state), pages: nan(&parked.pages) }
+    Plain { state: nan(&parked.state), pages: nan(&parked.pages) }
 }
 
 #[test]
@@ -140,8 +144,8 @@ fn not_a_number_ends_one_sequence_and_touches_no_other() {
         let sick: Vec<Page> = pages(8..16);
         let mut ill = sequence(1);
         run(&mut cpu, &mut ill, &a);
-        let parked = cpu.park(Slot(1), &sick);
-        cpu.restore(&all_nan(&parked), Slot(1), &sick);
+        let parked = park(&mut cpu, Slot(1), &sick);
+        cpu.restore(&all_nan(&parked).parked(), Slot(1), &sick);
 
         // It stands between two healthy ones.
         let (before, after) = (sequence(0), sequence(2));
@@ -190,16 +194,16 @@ fn new_weights_of_the_same_shape_take_over_and_the_old_ones_come_back() {
 /// What a batch of one span is answered, as text.
 #[track_caller]
 fn refused(cpu: &mut Cpu, spans: &[Span<'_>], want: &str) {
-    let before = cpu.park(Slot(0), &[]);
+    let before = park(cpu, Slot(0), &[]);
     let got = cpu.run(spans).unwrap_err().to_string();
     assert_eq!(got, want);
-    assert!(cpu.park(Slot(0), &[]) == before, "a refused batch changes nothing");
+    assert!(park(cpu, Slot(0), &[]) == before, "a refused batch changes nothing");
 }
 
 #[test]
 fn batches_that_do_not_fit_are_refused_whole() {
     let case = Case::load("dense", Compute::Float32);
-    let room = Room { slots: 2, pages: 3, rows_max: 8, logits_max: 2, features: 1 };
+    let room = Room { slots: 2, pages: 3, rows_max: 8, logits_max: 2, features: 1, parked_bytes: 0 };
     let mut cpu = Cpu::open(Arc::clone(&case.weights), room, 1, Compute::Float32).unwrap();
     let all = pages(0..3);
     let own =
@@ -266,7 +270,7 @@ fn features_are_counted_and_their_rows_checked() {
 #[test]
 fn rooms_that_cannot_be_are_refused() {
     let case = Case::load("dense", Compute::Float32);
-    let good = Room { slots: 1, pages: 1, rows_max: 1, logits_max: 1, features: 0 };
+    let good = Room { slots: 1, pages: 1, rows_max: 1, logits_max: 1, features: 0, parked_bytes: 0 };
     let open = |room| Cpu::open(Arc::clone(&case.weights), room, 1, Compute::Float32).map(|_| ());
     open(good).unwrap();
     let none = |room: Room, what: &str| match open(room) {

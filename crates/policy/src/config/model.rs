@@ -51,7 +51,7 @@ pub struct EngineFile {
     pub prefill_tokens: u32,
     /// Bytes of tile features kept, so that a tile that was seen is not encoded again.
     pub feature_bytes: u64,
-    /// Host memory for the states of idle sessions.
+    /// Host memory for the states of idle sessions. With a GPU it is pinned, all of it, when the engine starts.
     pub parked_bytes: u64,
 }
 

@@ -107,6 +107,7 @@ impl ModelError {
                 CudaError::Unsupported { .. }
                     | CudaError::Full { .. }
                     | CudaError::HostFull { .. }
+                    | CudaError::ParkingFull { .. }
                     | CudaError::TooLarge { .. }
             ),
             _ => false,
@@ -251,7 +252,6 @@ fn settings(config: &ModelConfig, model: &Config, (version, vision): (PolicyVers
         chunk: engine.prefill_chunk,
         prefill_tokens: engine.prefill_tokens,
         context_tokens_max: engine.context_tokens_max.min(positions_max),
-        parked_bytes_max: engine.parked_bytes,
         version,
         swaps: Swaps { vision, ..config.swaps },
     }
@@ -298,6 +298,7 @@ fn room(config: &ModelConfig, settings: &Settings, vision: &VisionConfig, hidden
         rows_max: settings.prefill_tokens + 8 * settings.state_slots,
         logits_max: settings.state_slots,
         features: tiles.max(span_tiles),
+        parked_bytes: config.engine.parked_bytes,
     }
 }
 

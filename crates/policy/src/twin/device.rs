@@ -121,9 +121,13 @@ impl Backend for Air {
         self.move_bytes(self.page_bytes);
     }
 
-    fn park(&mut self, _: Slot, pages: &[Page]) -> Parked {
+    fn parked_bytes(&self, pages: u32) -> u64 {
+        (self.slot_bytes + f64::from(pages) * self.page_bytes) as u64
+    }
+
+    fn park(&mut self, _: Slot, pages: &[Page]) -> Option<Parked> {
         self.carry(pages.len());
-        Parked { state: Vec::new(), pages: Vec::new() }
+        Some(Parked::new(self.parked_bytes(pages.len() as u32), ()))
     }
 
     fn restore(&mut self, _: &Parked, _: Slot, pages: &[Page]) {

@@ -27,7 +27,7 @@ fn check_row(script: &Script, step: u32, rows: &[TokenTrace]) {
     let row = &rows[step as usize];
     let prompt = [kept(&rows[..step as usize]), row.prompt_token_ids.clone()].concat();
     let ids = [&prompt[..], &row.response_token_ids].concat();
-    let room = Room { slots: 1, pages: 60, rows_max: 4096, logits_max: 4096, features: 64 };
+    let room = Room { slots: 1, pages: 60, rows_max: 4096, logits_max: 4096, features: 64, parked_bytes: 0 };
     let mut device = Sim::new(SimSettings { cuts_matter: false, ..sim(room) });
     let mut insets = Vec::new();
     for span in &row.image_spans {
@@ -101,9 +101,8 @@ fn logits_that_are_not_numbers_end_their_session_alone() {
 
 #[test]
 fn more_sessions_than_places_are_refused_until_one_ends() {
-    let settings = Settings { parked_bytes_max: 0, ..settings() };
     let scripts = (0..4).map(|sample| alone::script(ContextPolicy::Append, 1, sample)).collect();
-    let mut world = World::new(settings, room(), scripts);
+    let mut world = World::new(settings(), Room { parked_bytes: 0, ..room() }, scripts);
     assert_eq!(
         world.engine.places_max(),
         2,

@@ -77,14 +77,13 @@ pub fn settings() -> Settings {
         chunk: 16,
         prefill_tokens: 48,
         context_tokens_max: 1024,
-        parked_bytes_max: 64 << 20,
         version: PolicyVersion(1),
         swaps: Swaps::default(),
     }
 }
 
 pub fn room() -> Room {
-    Room { slots: 8, pages: 60, rows_max: 96, logits_max: 8, features: 4 }
+    Room { slots: 8, pages: 60, rows_max: 96, logits_max: 8, features: 4, parked_bytes: 64 << 20 }
 }
 
 /// A number that is the same for the same parts.
