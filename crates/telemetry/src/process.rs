@@ -182,6 +182,7 @@ fn kilobytes(text: &str, key: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read as _, Write as _};
     use std::process::{Command, Stdio};
 
     #[track_caller]
@@ -255,7 +256,10 @@ mod tests {
 
     #[test]
     fn a_child_is_measured_with_its_parent() {
-        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        // A child that answers is the program: before, its pages are its parent's and about to go.
+        child.stdin.as_mut().unwrap().write_all(b".").unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let alone = tree_usage(child.id(), Memory::RssAndPss).unwrap();
         assert_eq!(process_usage(child.id(), Memory::Rss).unwrap().processes, 1);
         let family = tree_usage(std::process::id(), Memory::RssAndPss).unwrap();
