@@ -2,7 +2,8 @@
 //!
 //! All memory is one stretch, planned before it is asked for (`arena.rs`). A batch is described in one block of words (`batch.rs`), one copy to the device,
 //! and run (`forward.rs`): decode batches as graphs, recorded once a bucket; all others as they come. Tiles go through the tower on a lane of their own, and a
-//! batch waits for them only when it shows one; so do parked states (`parking.rs`), which a batch waits for only where it touches their places. Whatever fails ends the backend: the failure is kept and every later batch is answered with it.
+//! batch waits for them only when it shows one; so do parked states (`parking.rs`), which a batch waits for only where it touches their places. Whatever
+//! fails ends the backend: the failure is kept and every later batch is answered with it.
 
 use std::fmt;
 

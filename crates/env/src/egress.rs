@@ -784,16 +784,22 @@ mod tests {
         egress.close().await;
     }
 
-    #[tokio::test]
-    async fn a_tunnel_carries_both_ways_and_ends_with_its_owner() {
+    /// A tunnel that stands, from the page's side and from the host's.
+    async fn tunnel() -> (Egress, TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let egress = live(listener.local_addr().unwrap().port(), 1000, Arc::new(System)).await;
         let mut page = TcpStream::connect(egress.address()).await.unwrap();
         page.write_all(b"CONNECT live.test:443 HTTP/1.1\r\nHost: live.test:443\r\n\r\n").await.unwrap();
-        let (mut host, _) = listener.accept().await.unwrap();
+        let (host, _) = listener.accept().await.unwrap();
         let mut head = [0; 1024];
         let count = page.read(&mut head).await.unwrap();
         assert!(head[..count].starts_with(b"HTTP/1.1 200 "), "{:?}", String::from_utf8_lossy(&head[..count]));
+        (egress, page, host)
+    }
+
+    #[tokio::test]
+    async fn a_tunnel_carries_both_ways_and_ends_with_its_owner() {
+        let (egress, mut page, mut host) = tunnel().await;
         page.write_all(b"ping").await.unwrap();
         let mut got = [0; 4];
         host.read_exact(&mut got).await.unwrap();
@@ -810,13 +816,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_trajectory_is_sent_no_more_than_it_may_be() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let egress = live(listener.local_addr().unwrap().port(), 1000, Arc::new(System)).await;
-        let mut page = TcpStream::connect(egress.address()).await.unwrap();
-        page.write_all(b"CONNECT live.test:443 HTTP/1.1\r\n\r\n").await.unwrap();
-        let (mut host, _) = listener.accept().await.unwrap();
-        let mut head = [0; 1024];
-        assert_ne!(page.read(&mut head).await.unwrap(), 0);
+        let (egress, mut page, mut host) = tunnel().await;
         host.write_all(&[7; 900]).await.unwrap();
         let mut got = [0; 900];
         page.read_exact(&mut got).await.unwrap();

@@ -299,7 +299,7 @@ impl Context {
         }
         clock::release(self.tab()?).await?;
         let outcome = load(self).await?;
-        settle::settle(self.tab()?, &mut self.reach.egress.in_flight(), self.config.settle).await?;
+        self.quiet().await?;
         clock::stop(self.tab()?).await?;
         self.time_granted = true;
         Ok(outcome)
@@ -457,13 +457,19 @@ impl Context {
         })
     }
 
+    /// Waits until the page is quiet, or has had its time and has something to show.
+    async fn quiet(&self) -> Result<bool, StageError> {
+        let settled =
+            settle::settle(self.tab()?, &mut self.reach.egress.in_flight(), self.config.settle).await?;
+        if !settled {
+            navigate::until_it_shows(self.tab()?).await?;
+        }
+        Ok(settled)
+    }
+
     async fn settle_page(&mut self) -> Result<bool, StageError> {
         let Clock::Virtual { step_millis } = self.task.clock else {
-            let settled =
-                settle::settle(self.tab()?, &mut self.reach.egress.in_flight(), self.config.settle).await?;
-            if !settled {
-                navigate::until_it_shows(self.tab()?).await?;
-            }
+            let settled = self.quiet().await?;
             self.notice().await?;
             return Ok(settled);
         };
@@ -485,7 +491,7 @@ impl Stage for Context {
         if outcome.name == OutcomeName::NavigationFailed {
             return Err(StageError::Failed(format!("the start page did not load: {}", outcome.detail)));
         }
-        settle::settle(self.tab()?, &mut self.reach.egress.in_flight(), self.config.settle).await?;
+        self.quiet().await?;
         self.is_served().await?;
         self.start_page_is_there().await?;
         let goal = match self.task.hooks.start_with(self.task.seed) {

@@ -126,34 +126,34 @@ async fn ground(server: &Server) -> Ground {
     .await
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_live_page_loads_posts_and_keeps_cookies() {
-    let server = Server::start(site).await;
-    let ground = ground(&server).await;
-    let mut stage = ground.pool.open(&assignment(task(&format!("http://{HOST}/")))).await.unwrap();
-    stage.begin().await.unwrap();
-    // Settling waited for the answer of the last request, too.
-    assert_eq!(state(&mut stage).await, json!({ "script": true, "data": "posted with a cookie" }));
-    let seen = stage.observe().await.unwrap();
-    assert_eq!((seen.title.as_str(), seen.url.as_str()), ("Live", &*format!("http://{HOST}/")));
-    stage.close().await;
-    // What the task does not list is not reached, pinned or not.
-    let mut other = ground.pool.open(&assignment(task("http://page.test/none.html"))).await.unwrap();
-    let before = server.asked.load(Ordering::SeqCst);
-    assert!(other.begin().await.is_err());
-    let outcome = other.act(&Action::Goto { url: format!("http://{HOST}/") }).await.unwrap();
-    assert_eq!(outcome.name, OutcomeName::OffList);
-    assert_eq!(server.asked.load(Ordering::SeqCst), before);
-    other.close().await;
-    ground.close().await;
-}
-
 fn url(path: &str) -> String {
     format!("http://{HOST}{path}")
 }
 
 async fn opened(ground: &Ground, path: &str) -> Box<dyn Stage> {
     ground.pool.open(&assignment(task(&url(path)))).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_live_page_loads_posts_and_keeps_cookies() {
+    let server = Server::start(site).await;
+    let ground = ground(&server).await;
+    let mut stage = opened(&ground, "/").await;
+    stage.begin().await.unwrap();
+    // Settling waited for the answer of the last request, too.
+    assert_eq!(state(&mut stage).await, json!({ "script": true, "data": "posted with a cookie" }));
+    let seen = stage.observe().await.unwrap();
+    assert_eq!((seen.title.as_str(), seen.url.as_str()), ("Live", &*url("/")));
+    stage.close().await;
+    // What the task does not list is not reached, pinned or not.
+    let mut other = ground.pool.open(&assignment(task("http://page.test/none.html"))).await.unwrap();
+    let before = server.asked.load(Ordering::SeqCst);
+    assert!(other.begin().await.is_err());
+    let outcome = other.act(&Action::Goto { url: url("/") }).await.unwrap();
+    assert_eq!(outcome.name, OutcomeName::OffList);
+    assert_eq!(server.asked.load(Ordering::SeqCst), before);
+    other.close().await;
+    ground.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
