@@ -18,7 +18,7 @@ pub use self::figures::{Cases, Figure};
 use self::rollout::Rolling;
 pub use self::rollout::{Rolled, Rollout};
 use crate::arena::Placer;
-use crate::backend::{Device, OpenError, Options, Stage, SwapError, open_noise};
+use crate::backend::{Device, OpenError, Options, Precision, Stage, SwapError, open_noise};
 use crate::executor::{Executor, ExecutorError, Lane, Matrix};
 use crate::launch::{Move, Span, View};
 use crate::ops::copy::{CopyPlaces, Places};
@@ -213,6 +213,7 @@ fn middle(mut taken: Vec<Duration>) -> Duration {
 #[derive(Debug)]
 pub struct Subject {
     device: Box<dyn Device>,
+    precision: Precision,
     /// Runs that count.
     times: usize,
 }
@@ -229,7 +230,13 @@ impl Subject {
         executor: Box<dyn Executor>,
         times: usize,
     ) -> Result<Self, OpenError> {
-        Ok(Self { device: open_noise(config, room, options, executor)?, times })
+        let precision = options.precision;
+        Ok(Self { device: open_noise(config, room, options, executor)?, precision, times })
+    }
+
+    /// What it is computed in.
+    pub fn precision(&self) -> Precision {
+        self.precision
     }
 
     /// What it takes of the device.
@@ -361,7 +368,10 @@ impl Subject {
         Ok(Some([out, back]))
     }
 
-    /// Steps of a rollout for a while, after a twentieth of it that does not count; `None` where it does not fit.
+    /// Steps of a rollout for a while, after a third of it that does not count; `None` where it does not fit.
+    ///
+    /// All sessions begin to read at the same time: a wave that takes some steps to flatten. What is under way where the count begins stands for what is under way
+    /// where it ends.
     ///
     /// # Errors
     /// When the device fails.
@@ -375,9 +385,7 @@ impl Subject {
         if !fits {
             return Ok(None);
         }
-        let warm_up = Rollout { steps_max: plan.steps_max / 4, ..plan };
-        Rolling::begin(&mut *self.device, warm_up).run(time / 20)?;
-        Rolling::begin(&mut *self.device, plan).run(time).map(Some)
+        Rolling::begin(&mut *self.device, plan).run(time / 3, time).map(Some)
     }
 
     fn median(

@@ -58,6 +58,9 @@ pub fn seconds(parts: &[Part], device: &Device) -> f64 {
     parts.iter().map(|part| (part.bytes / device.bandwidth).max(part.flops / device.flops)).sum()
 }
 
+/// Name of the part of a decode step that moves the states of the recurrence.
+pub const STATES: &str = "SSM state, read and written";
+
 /// Bytes of a bfloat16.
 const BF16: f64 = 2.0;
 /// Bytes of a float32.

@@ -10,7 +10,7 @@ use furrow_model::config::Config;
 use furrow_model::floor::{self, Device, Keep, Mix, Part, Work, seconds};
 
 use super::{Rates, Rollout, Subject, Yard};
-use crate::backend::{self, OpenError, Options, Stage};
+use crate::backend::{self, OpenError, Options, Precision, Stage};
 use crate::executor::ExecutorError;
 
 /// What is measured.
@@ -41,6 +41,8 @@ pub struct Cases {
 pub struct Figure {
     /// What was timed.
     pub what: String,
+    /// What is to be said of how it went; may be empty.
+    pub note: String,
     /// The median; `None` where it does not fit.
     pub taken: Option<Duration>,
     /// Seconds at the device's own rates; `None` where there is no floor to speak of.
@@ -94,23 +96,43 @@ impl Cases {
         let parked = self.parked.next_multiple_of(PAGE_TOKENS as u32) + PAGE_TOKENS as u32;
         let parked_bytes = config.session_bytes(f64::from(parked)).ceil() as u64;
         let (rows_max, logits_max) = (self.chunk + slots, slots);
-        let with = |pages| Room { slots, pages, rows_max, logits_max, features, parked_bytes };
         let each = (last(&self.contexts).max(self.longest_prefill(config)) + 1).div_ceil(PAGE_TOKENS as u32);
-        let fits = |pages| Ok::<_, OpenError>(backend::plan(config, &with(pages), options)?.total() <= free);
-        if !fits(each)? {
-            let asked = backend::plan(config, &with(each), options)?;
-            return Err(OpenError::Full { asked, free });
-        }
-        // Between what fits and what nobody needs: halved until a sequence's pages are left.
-        let (mut low, mut high) = (each, each.saturating_mul(slots));
-        if fits(high)? {
-            return Ok(with(high));
-        }
-        while high - low > each {
-            let middle = low + (high - low) / 2;
-            if fits(middle)? { low = middle } else { high = middle }
-        }
-        Ok(with(low))
+        let room = Room { slots, pages: each, rows_max, logits_max, features, parked_bytes };
+        widest(config, options, free, room)
+    }
+
+    /// The largest room that fits into so many bytes, for rollouts that keep so much: their sessions' states, and pages for as many tokens as there is memory for.
+    ///
+    /// # Errors
+    /// When not even one sequence of the largest context fits.
+    pub fn rollout_room(
+        &self,
+        config: &Config,
+        options: &Options,
+        keep: Keep,
+        free: u64,
+    ) -> Result<Room, OpenError> {
+        let sizes = self.rolled_out();
+        let plans = sizes.iter().map(|size| self.plan(config, keep, *size));
+        let (slots, tiles) =
+            plans.fold((1, 0), |(slots, tiles), plan| (plan.slots().max(slots), plan.tiles.max(tiles)));
+        let longest = sizes.iter().map(|size| Rollout { sessions: 1, ..self.plan(config, keep, *size) });
+        let longest = longest.map(|plan| plan.tokens(config)).max().unwrap_or(1);
+        let room = Room {
+            slots,
+            pages: longest.div_ceil(PAGE_TOKENS as u32),
+            rows_max: self.chunk + self.sessions,
+            logits_max: self.sessions,
+            // Of sessions whose screenshots wait to be read while others' are.
+            features: 4 * tiles,
+            parked_bytes: 0,
+        };
+        widest(config, options, free, room)
+    }
+
+    /// Sizes of the screenshots that rollouts have.
+    fn rolled_out(&self) -> &[(usize, usize)] {
+        &self.screenshots[..self.screenshots.len().min(2)]
     }
 
     fn longest_prefill(&self, config: &Config) -> u32 {
@@ -143,6 +165,7 @@ impl Cases {
             let bytes = count * (8 * ssm.inner() * ssm.state + 2 * values) as f64;
             tell(&Figure {
                 what: format!("state update, batch {batch}"),
+                note: String::new(),
                 taken: yard.state_update(ssm, *batch)?,
                 floor: Some(bytes / rates.bandwidth),
                 count,
@@ -188,7 +211,7 @@ impl Cases {
             Stage::Device | Stage::None => ("the device", Some(2.0 * bytes / rates.bandwidth)),
         };
         let what = format!("swap of all weights, staged on {place}");
-        Figure { what, taken, floor, count: bytes / 1e9, unit: "GB/s" }
+        Figure { what, note: String::new(), taken, floor, count: bytes / 1e9, unit: "GB/s" }
     }
 
     /// Takes every figure; `tell` hears each as soon as it is there.
@@ -220,13 +243,71 @@ impl Cases {
         }
         taking.fork()?;
         taking.park(self.parked)?;
-        let cases = [Keep::Append, Keep::LastImage]
-            .map(|keep| self.screenshots.iter().take(2).map(move |size| (keep, *size)));
-        for (keep, size) in cases.into_iter().flatten().filter(|_| !self.rollout.is_zero()) {
-            taking.rollout(self, keep, size)?;
-        }
         Ok(())
     }
+
+    /// Takes the rollouts that keep so much, of a subject with a room of theirs.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn measure_rollouts(
+        &self,
+        keep: Keep,
+        subject: &mut Subject,
+        rates: Rates,
+        tell: &mut dyn FnMut(&Figure),
+    ) -> Result<(), BackendError> {
+        let config = subject.device().config().clone();
+        let mut taking = Taking { config, subject, device: device(rates), tell };
+        self.rolled_out().iter().try_for_each(|size| taking.rollout(self, keep, *size))
+    }
+
+    /// What is rolled out, as the floor has it.
+    fn mix(&self, screenshot: (usize, usize)) -> Mix {
+        Mix {
+            screenshot,
+            text: self.text as usize,
+            instructions: 0,
+            sessions: self.sessions as usize,
+            ..Mix::default()
+        }
+    }
+
+    fn plan(&self, config: &Config, keep: Keep, (width, height): (usize, usize)) -> Rollout {
+        let mix = self.mix((width, height));
+        Rollout {
+            sessions: self.sessions,
+            steps: mix.steps as u32,
+            tiles: self.tiles(config, width, height),
+            text: self.text,
+            generated: mix.generated as u32,
+            page: Duration::from_secs_f64(mix.page_seconds),
+            keep,
+            chunk: self.chunk,
+            budget: self.chunk,
+            steps_max: u64::MAX,
+        }
+    }
+}
+
+/// The room with the most pages that fit, from one sequence's, which it has, to one for every slot.
+fn widest(config: &Config, options: &Options, free: u64, room: Room) -> Result<Room, OpenError> {
+    let (each, with) = (room.pages, |pages| Room { pages, ..room });
+    let fits = |pages| Ok::<_, OpenError>(backend::plan(config, &with(pages), options)?.total() <= free);
+    if !fits(each)? {
+        let asked = backend::plan(config, &room, options)?;
+        return Err(OpenError::Full { asked, free });
+    }
+    // Between what fits and what nobody needs: halved until a sequence's pages are left.
+    let (mut low, mut high) = (each, each.saturating_mul(room.slots));
+    if fits(high)? {
+        return Ok(with(high));
+    }
+    while high - low > each {
+        let middle = low + (high - low) / 2;
+        if fits(middle)? { low = middle } else { high = middle }
+    }
+    Ok(with(low))
 }
 
 /// The device of the floor: what was measured.
@@ -253,12 +334,17 @@ impl Taking<'_> {
         unit: &'static str,
     ) {
         let floor = parts.map(|parts| seconds(parts, &self.device));
-        (self.tell)(&Figure { what, taken, floor, count, unit });
+        (self.tell)(&Figure { what, note: String::new(), taken, floor, count, unit });
     }
 
     fn decode(&mut self, batch: u32, context: u32) -> Result<(), BackendError> {
         let taken = self.subject.decode(batch, context)?;
-        let parts = self.config.decode(f64::from(batch), f64::from(context));
+        let mut parts = self.config.decode(f64::from(batch), f64::from(context));
+        if self.subject.precision() == Precision::NarrowState {
+            // bfloat16 where the floor has float32.
+            let states = parts.iter_mut().filter(|part| part.name == floor::STATES);
+            states.for_each(|part| part.bytes /= 2.0);
+        }
         let what = format!("decode, batch {batch}, context {context}");
         self.told(what, taken, Some(&parts), f64::from(batch), "tokens/s");
         Ok(())
@@ -288,42 +374,15 @@ impl Taking<'_> {
         Ok(())
     }
 
-    fn rollout(
-        &mut self,
-        cases: &Cases,
-        keep: Keep,
-        (width, height): (usize, usize),
-    ) -> Result<(), BackendError> {
-        let mix = Mix {
-            screenshot: (width, height),
-            text: cases.text as usize,
-            instructions: 0,
-            sessions: cases.sessions as usize,
-            ..Mix::default()
-        };
-        let plan = Rollout {
-            sessions: cases.sessions,
-            steps: mix.steps as u32,
-            tiles: cases.tiles(&self.config, width, height),
-            text: cases.text,
-            generated: mix.generated as u32,
-            page: Duration::from_secs_f64(mix.page_seconds),
-            keep,
-            chunk: cases.chunk,
-            budget: cases.chunk,
-            steps_max: u64::MAX,
-        };
+    fn rollout(&mut self, cases: &Cases, keep: Keep, size: (usize, usize)) -> Result<(), BackendError> {
+        let (mix, plan) = (cases.mix(size), cases.plan(&self.config, keep, size));
         let rolled = self.subject.rollout(plan, cases.rollout)?;
         let steps = rolled.map_or(0.0, |rolled| rolled.steps as f64);
         let floor = floor::Rollout::floor(&self.config, &self.device, &mix, keep).steps_per_second;
-        let cut = rolled.map_or(0, |rolled| rolled.cut);
         let keeps = if keep == Keep::Append { "append" } else { "last_image" };
-        // The device may be idle with runnable work for no longer than that.
-        let host = rolled.map(|rolled| format!(", host {:.1} %", 100.0 * rolled.host_share()));
-        let host = host.unwrap_or_default();
-        let cut = if cut > 0 { format!(", {cut} trajectories cut for want of pages") } else { String::new() };
         (self.tell)(&Figure {
-            what: format!("rollout, {} sessions, {keeps}, {width}x{height}{cut}{host}", cases.sessions),
+            what: format!("rollout, {} sessions, {keeps}, {}x{}", cases.sessions, size.0, size.1),
+            note: rolled.map_or_else(String::new, |rolled| rolled.to_string()),
             taken: rolled.map(|rolled| rolled.time),
             floor: Some(steps / floor),
             count: steps,

@@ -5,10 +5,12 @@
 //! waits to be read, longest wait first, within a budget of tokens.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use furrow_model::backend::{BackendError, Feature, Inset, PAGE_TOKENS, Page, Slot, Span, Want};
+use furrow_model::config::Config;
 use furrow_model::floor::Keep;
 use furrow_model::vision::Tile;
 
@@ -36,7 +38,7 @@ pub struct Rollout {
     pub chunk: u32,
     /// At least a chunk.
     pub budget: u32,
-    /// Ended steps that end it before its time is over.
+    /// Ended steps that end it before its time is over, a quarter as many what does not count.
     pub steps_max: u64,
 }
 
@@ -51,6 +53,10 @@ pub struct Rolled {
     pub cut: u64,
     /// Batches.
     pub batches: u64,
+    /// Tokens written in them.
+    pub written: u64,
+    /// Batches that read, too, and how long they took.
+    pub reading: (u64, Duration),
     /// How long it took.
     pub time: Duration,
     /// Of that, with no session to run.
@@ -64,6 +70,18 @@ impl Rolled {
     pub fn host_share(&self) -> f64 {
         let host = self.time.saturating_sub(self.idle).saturating_sub(self.called);
         host.as_secs_f64() / self.time.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+}
+
+impl fmt::Display for Rolled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cut, batches, written, reading, .. } = self;
+        let share =
+            |time: Duration| 100.0 * time.as_secs_f64() / self.time.as_secs_f64().max(f64::MIN_POSITIVE);
+        write!(f, "{batches} batches, {:.1} tokens written in each", *written as f64 / *batches as f64)?;
+        write!(f, "; {} that read took {:.0} % of the time", reading.0, share(reading.1))?;
+        write!(f, "; nobody ready {:.1} %, host {:.1} %", share(self.idle), 100.0 * self.host_share())?;
+        if *cut > 0 { write!(f, "; {cut} trajectories cut for want of pages") } else { Ok(()) }
     }
 }
 
@@ -95,6 +113,12 @@ struct Session {
     doing: Doing,
 }
 
+impl Session {
+    fn writes(&self) -> bool {
+        matches!(self.doing, Doing::Writing { .. })
+    }
+}
+
 /// A rollout on its way.
 pub(super) struct Rolling<'a> {
     device: &'a mut dyn Device,
@@ -117,14 +141,24 @@ impl Rollout {
     fn forks(&self) -> bool {
         self.keep == Keep::LastImage
     }
+
+    /// Tokens of a session at its longest.
+    pub(super) fn tokens(&self, config: &Config) -> u32 {
+        let image = self.tiles * rows_per_tile(config);
+        let (text, steps) = (self.text + self.generated, self.steps);
+        if self.forks() { steps * text + image } else { steps * (text + image) }
+    }
+}
+
+fn rows_per_tile(config: &Config) -> u32 {
+    config.vision.as_ref().map_or(0, |vision| vision.rows_per_tile() as u32)
 }
 
 impl<'a> Rolling<'a> {
     pub fn begin(device: &'a mut dyn Device, plan: Rollout) -> Self {
         let room = device.room();
         let side = device.config().vision.as_ref().map_or(0, |vision| vision.tile);
-        let rows =
-            device.config().vision.as_ref().map_or(0, furrow_model::config::VisionConfig::rows_per_tile);
+        let rows_per_tile = rows_per_tile(device.config());
         let now = Instant::now();
         let mut rolling = Self {
             device,
@@ -133,7 +167,7 @@ impl<'a> Rolling<'a> {
             readers: VecDeque::new(),
             free: (0..room.pages).rev().map(Page).collect(),
             tiles: (0..plan.tiles).map(|number| noise_tile(number, side)).collect(),
-            rows_per_tile: rows as u32,
+            rows_per_tile,
             rolled: Rolled::default(),
         };
         for number in 0..plan.sessions {
@@ -166,10 +200,18 @@ impl<'a> Rolling<'a> {
         self.plan.tiles * self.rows_per_tile
     }
 
-    /// Runs for a while; what is under way at the end does not count.
-    pub fn run(mut self, time: Duration) -> Result<Rolled, BackendError> {
+    /// Runs for a while that does not count, and for one that does; what is under way at the end does not count.
+    pub fn run(mut self, warm_up: Duration, time: Duration) -> Result<Rolled, BackendError> {
+        self.roll(warm_up, self.plan.steps_max / 4)?;
+        self.rolled = Rolled::default();
+        self.roll(time, self.plan.steps_max)?;
+        self.leave();
+        Ok(self.rolled)
+    }
+
+    fn roll(&mut self, time: Duration, steps_max: u64) -> Result<(), BackendError> {
         let begin = Instant::now();
-        while begin.elapsed() < time && self.rolled.steps < self.plan.steps_max {
+        while begin.elapsed() < time && self.rolled.steps < steps_max {
             self.look()?;
             if !self.step()? {
                 self.idle(begin + time);
@@ -179,8 +221,7 @@ impl<'a> Rolling<'a> {
         self.device.wait()?;
         self.rolled.called += last.elapsed();
         self.rolled.time = begin.elapsed();
-        self.leave();
-        Ok(self.rolled)
+        Ok(())
     }
 
     /// Gives features back.
@@ -257,7 +298,7 @@ impl<'a> Rolling<'a> {
     fn step(&mut self) -> Result<bool, BackendError> {
         let mut budget = self.plan.budget;
         let mut pieces: Vec<(usize, u32)> = (0..self.sessions.len())
-            .filter(|number| matches!(self.sessions[*number].doing, Doing::Writing { .. }))
+            .filter(|number| self.sessions[*number].writes())
             .map(|number| (number, 1))
             .collect();
         for number in &self.readers {
@@ -318,7 +359,14 @@ impl<'a> Rolling<'a> {
         let wanted = wants.iter().filter(|want| **want == Want::Last).count() as u32;
         let picks: Vec<_> = (0..wanted).map(pick).collect();
         self.device.sample(&picks);
-        self.rolled.called += began.elapsed();
+        let took = began.elapsed();
+        self.rolled.called += took;
+        let written = self.sessions.iter().filter(|session| session.writes()).count();
+        self.rolled.written += written as u64;
+        if written < pieces.len() {
+            self.rolled.reading.0 += 1;
+            self.rolled.reading.1 += took;
+        }
         Ok(())
     }
 

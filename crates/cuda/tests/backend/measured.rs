@@ -157,14 +157,15 @@ fn bench() {
     let times = env::var("FURROW_BENCH_TIMES").map_or(5, |times| times.parse().unwrap());
     let (config, options) = (Config::published(), Options::default());
     // Four of them, and everything else, in nine minutes.
-    let cases = Cases { rollout: Duration::from_secs(60), ..Cases::default() };
+    let rollout = env::var("FURROW_BENCH_ROLLOUT_SECONDS").map_or(60, |seconds| seconds.parse().unwrap());
+    let cases = Cases { rollout: Duration::from_secs(rollout), ..Cases::default() };
     let mut gpu: Box<dyn Executor> = executor().0;
     let mut yard = Yard::open(&mut *gpu, Yardstick::default(), times).unwrap();
     let found = yard.rates().unwrap();
     println!("{{\"copy_bytes_per_second\": {:e}, \"product_flops\": {:e}}}", found.bandwidth, found.flops);
     let mut tell = |figure: &Figure| {
         let said = serde_json::json!({
-            "what": figure.what, "fits": figure.taken.is_some(),
+            "what": figure.what, "note": figure.note, "fits": figure.taken.is_some(),
             "seconds": figure.taken.map(|taken| taken.as_secs_f64()),
             "floor_seconds": figure.floor, "share": figure.share(), "rate": figure.rate(), "unit": figure.unit,
         });
@@ -172,16 +173,25 @@ fn bench() {
     };
     cases.measure_alone(&config, &mut yard, found, &mut tell).unwrap();
     let room = cases.room(&config, &options, gpu.free_bytes().unwrap()).unwrap();
-    let Gap { p50, p99, mean } = Gap::of(Precision::Usual);
-    let said = serde_json::json!({
-        "what": "decode against prefill, log-prob", "unit": "nats", "p50": p50, "p99": p99, "mean": mean,
-    });
-    println!("{said}");
+    for (what, Gap { p50, p99, mean }) in [
+        ("decode against prefill, log-prob", Gap::of_the_oracle(Precision::Usual)),
+        ("decode against prefill, log-prob, by chunks and pages", Gap::of_a_made_one(Precision::Usual)),
+    ] {
+        let said = serde_json::json!({ "what": what, "unit": "nats", "p50": p50, "p99": p99, "mean": mean });
+        println!("{said}");
+    }
     println!("{{\"room\": \"{room:?}\"}}");
     let mut subject = Subject::open(&config, room, options, gpu, times).unwrap();
     cases.measure(&mut subject, found, &mut tell).unwrap();
     // Each needs the memory of all the others.
     drop(subject);
+    for keep in [Keep::Append, Keep::LastImage] {
+        let mut gpu = executor().0;
+        let room = cases.rollout_room(&config, &options, keep, gpu.free_bytes().unwrap()).unwrap();
+        println!("{{\"room\": \"{keep:?}: {room:?}\"}}");
+        let mut subject = Subject::open(&config, room, options, gpu, times).unwrap();
+        cases.measure_rollouts(keep, &mut subject, found, &mut tell).unwrap();
+    }
     let others = [
         ("deterministic", Options { deterministic: true, ..options }),
         ("wide_residual", Options { precision: Precision::WideResidual, ..options }),

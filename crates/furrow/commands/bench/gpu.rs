@@ -11,6 +11,7 @@ use furrow_cuda::executor::Executor;
 use furrow_cuda::gpu::{Gpu, Places};
 use furrow_cuda::measure::{Cases, Figure, Rates, Subject, Yard, Yardstick, swap};
 use furrow_model::config::Config;
+use furrow_model::floor::Keep;
 use serde_json::json;
 
 use crate::commands::model::chain;
@@ -90,6 +91,7 @@ pub fn run(args: &GpuArgs) -> Result<(), Failure> {
         alone.iter().for_each(&mut tell);
         cases.measure(&mut subject, found, &mut tell)?;
         drop(subject);
+        rollouts(args, &config, &options, &cases, found, &mut tell)?;
         return swaps(args, &config, found, &mut tell);
     }
     output::line(format!(
@@ -101,6 +103,7 @@ pub fn run(args: &GpuArgs) -> Result<(), Failure> {
     let mut tell = |figure: &Figure| rows.push(row(figure));
     cases.measure(&mut subject, found, &mut tell)?;
     drop(subject);
+    rollouts(args, &config, &options, &cases, found, &mut tell)?;
     swaps(args, &config, found, &mut tell)?;
     output::table(&["", "measured", "floor", "share", "rate"], &rows);
     Ok(())
@@ -110,6 +113,28 @@ fn open(args: &GpuArgs) -> Result<Gpu, Failure> {
     let (ordinal, libraries, cache) = (args.gpu, args.cuda_libraries.clone(), args.kernel_cache.clone());
     let gpu = Gpu::open(&Places { ordinal, libraries, cache });
     gpu.map_err(|error| Failure::Input(vec![chain(&error)]))
+}
+
+/// Rollouts: a device opened anew for each way to keep what was seen, for each has its own share of states and pages.
+fn rollouts(
+    args: &GpuArgs,
+    config: &Config,
+    options: &Options,
+    cases: &Cases,
+    found: Rates,
+    tell: &mut dyn FnMut(&Figure),
+) -> Result<(), Failure> {
+    if cases.rollout.is_zero() {
+        return Ok(());
+    }
+    let refused = |error| Failure::Input(vec![chain(&error)]);
+    for keep in [Keep::Append, Keep::LastImage] {
+        let mut gpu = open(args)?;
+        let room = cases.rollout_room(config, options, keep, gpu.free_bytes()?).map_err(refused)?;
+        let subject = Subject::open(config, room, *options, Box::new(gpu), args.times as usize);
+        cases.measure_rollouts(keep, &mut subject.map_err(refused)?, found, tell)?;
+    }
+    Ok(())
 }
 
 /// Exchanges of all weights: a device opened anew for each, for each takes the memory of everything else.
@@ -130,7 +155,11 @@ fn row(figure: &Figure) -> Vec<String> {
     let millis = |seconds: f64| format!("{:.3} ms", seconds * 1e3);
     let dash = || "–".to_owned();
     vec![
-        figure.what.clone(),
+        [&*figure.what, &*figure.note]
+            .into_iter()
+            .filter(|part| !part.is_empty())
+            .collect::<Vec<_>>()
+            .join(": "),
         figure.taken.map_or("does not fit".to_owned(), |taken| millis(taken.as_secs_f64())),
         figure.floor.map_or_else(dash, millis),
         output::percent(figure.share()),
@@ -140,7 +169,7 @@ fn row(figure: &Figure) -> Vec<String> {
 
 fn value(figure: &Figure) -> serde_json::Value {
     json!({
-        "what": figure.what, "fits": figure.taken.is_some(), "seconds": figure.taken.map(|taken| taken.as_secs_f64()),
+        "what": figure.what, "note": figure.note, "fits": figure.taken.is_some(), "seconds": figure.taken.map(|taken| taken.as_secs_f64()),
         "floor_seconds": figure.floor, "share": figure.share(), "rate": figure.rate(), "unit": figure.unit,
     })
 }

@@ -1,6 +1,6 @@
 //! The work of this model: Mamba-2, attention, MLP and experts, behind a RADIO tower.
 
-use super::{BF16, F32, Part, Work, product};
+use super::{BF16, F32, Part, STATES, Work, product};
 use crate::config::{Config, LayerKind, TextConfig, VisionConfig};
 use crate::vision;
 
@@ -14,14 +14,12 @@ impl Work for Config {
         let mut parts = products(text, batch);
         let state = batch * text.ssm_values() as f64;
         let conv = batch * text.conv_values() as f64;
-        parts.push(Part {
-            name: "SSM state, read and written",
-            bytes: 2.0 * state * F32,
-            flops: 6.0 * state,
-        });
+        // A first token has no state to read.
+        let ways = if context > 0.0 { 2.0 } else { 1.0 };
+        parts.push(Part { name: STATES, bytes: ways * state * F32, flops: 6.0 * state });
         parts.push(Part {
             name: "convolution state, read and written",
-            bytes: 2.0 * conv * BF16,
+            bytes: ways * conv * BF16,
             flops: 2.0 * batch * ssm * (text.ssm.conv_width() * text.ssm.conv_kernel) as f64,
         });
         parts.push(activations(text, batch));
