@@ -5,11 +5,12 @@
 // qkv [rows, stride]: q of all heads, k, v of all KV heads; pages as in pages.cuh; out [rows, heads x size]; all in T, sums and softmax in float32.
 // span_of [rows] says whose row it is. attention_decode.cu and attention_prefill.cu are faster where they apply (bfloat16, head size 64 or 128).
 //
-// store_kv: a block a row; bytes a row: 4 x kv_heads x size x 2. attend: a warp a row and query head; 32 keys at a time, a lane has a key's score, then
-// the lanes share out the values' columns. A head size of at most 256.
+// store_kv: a block a row; bytes a row: 4 x kv_heads x size x 2. attend: a warp a row and query head, as in attending_plainly.cuh. A head
+// size of at most 256.
+#include "attending_plainly.cuh"
 #include "pages.cuh"
 
-constexpr int COLUMNS_MAX = 8, WARPS = 4;
+constexpr int WARPS = 4;
 
 template <class T>
 __device__ __forceinline__ void store_kv(const T* qkv, unsigned stride, const Span* spans, const unsigned* span_of, Pages<T> pages, unsigned heads) {
@@ -26,38 +27,18 @@ __device__ __forceinline__ void store_kv(const T* qkv, unsigned stride, const Sp
 template <class T>
 __device__ __forceinline__ void attend(const T* qkv, unsigned stride, const Span* spans, const unsigned* span_of, Pages<T> pages, T* out, unsigned rows,
                                        unsigned heads, float scale) {
-    const unsigned lane = threadIdx.x % WARP, task = blockIdx.x * WARPS + threadIdx.x / WARP, size = pages.size;
+    const unsigned task = blockIdx.x * WARPS + threadIdx.x / WARP, size = pages.size;
     if (task >= rows * heads) return;
     const unsigned row = task / heads, head = task % heads, kv_head = head / (heads / pages.kv_heads), span = span_of[row];
     const unsigned visible = spans[span].start + row - spans[span].base + 1;
     const T* q = qkv + (size_t)row * stride + head * size;
-    float sums[COLUMNS_MAX] = {}, most = -INFINITY, total = 0.0f;
+    AttendingPlainly own;
     for (unsigned first = 0; first < visible; first += WARP) {
         // 32 keys of one page, for 64 is a multiple of 32.
         const T* keys = pages.keys(span, first / PAGE_TOKENS, kv_head) + first % PAGE_TOKENS * size;
-        const T* values = keys + (size_t)PAGE_TOKENS * size;
-        float score = -INFINITY;
-        if (first + lane < visible) {
-            score = 0.0f;
-            for (unsigned i = 0; i < size; i++) score = fmaf(widen(q[i]), widen(keys[lane * size + i]), score);
-            score *= scale;
-        }
-        const float highest = fmaxf(most, warp_max(score)), fade = expf(most - highest);
-        const float weight = first + lane < visible ? expf(score - highest) : 0.0f;
-        most = highest;
-        total = total * fade + warp_sum(weight);
-#pragma unroll
-        for (int i = 0; i < COLUMNS_MAX; i++) sums[i] *= fade;
-        for (unsigned key = 0; key < WARP && first + key < visible; key++) {
-            const float of_key = shuffle_from(weight, key);
-#pragma unroll
-            for (int i = 0; i < COLUMNS_MAX; i++)
-                if (lane + i * WARP < size) sums[i] = fmaf(of_key, widen(values[key * size + lane + i * WARP]), sums[i]);
-        }
+        own.take(q, keys, keys + (size_t)PAGE_TOKENS * size, size, size, scale, visible - first);
     }
-#pragma unroll
-    for (int i = 0; i < COLUMNS_MAX; i++)
-        if (lane + i * WARP < size) out[((size_t)row * heads + head) * size + lane + i * WARP] = narrow<T>(sums[i] / total);
+    own.end(out + ((size_t)row * heads + head) * size, size);
 }
 
 #define ATTENTION(T, store_name, attend_name)                                                                                                   \

@@ -10,9 +10,10 @@
 // Operations: 4 x 1,040^2 x 80 x 16 heads = 5.5 GFLOP a tile and block, 7 us at 788 TFLOP/s, 0.22 ms a tile for 32 blocks. 1,040 = 16 x 65 tokens waste
 // 3/4 of the last of 17 query tiles.
 //
-// attend_image_f32, _bf16: any head size up to 256, the plain way. A warp has a query token; 32 keys at a time, a lane has a key's score, then the lanes share
-// out the values' columns. Keys and values are read from memory for every query: 4 x 1,040^2 x 80 x 16 bytes of a cache's a tile and block in float32.
+// attend_image_f32, _bf16: any head size up to 256, the plain way: a warp has a query token, as in attending_plainly.cuh. Keys and values
+// are read from memory for every query: 4 x 1,040^2 x 80 x 16 bytes of a cache's a tile and block in float32.
 #include "attending.cuh"
+#include "attending_plainly.cuh"
 
 constexpr int WARPS = 4, TOKENS = 16 * WARPS, PAD = 8;
 
@@ -63,42 +64,19 @@ template <int SIZE> __device__ __forceinline__ void attend_image(const bf16* qkv
     }
 }
 
-constexpr int COLUMNS_MAX = 8;
-
 template <class T>
 __device__ __forceinline__ void attend_plainly(const T* qkv, T* out, unsigned tokens, unsigned heads, unsigned size, float scale) {
-    const unsigned lane = threadIdx.x % WARP, head = blockIdx.x, token = blockIdx.y * WARPS + threadIdx.x / WARP;
+    const unsigned head = blockIdx.x, token = blockIdx.y * WARPS + threadIdx.x / WARP;
     if (token >= tokens) return;
     const unsigned hidden = heads * size, stride = 3 * hidden;
     const T* of_tile = qkv + (size_t)blockIdx.z * tokens * stride + head * size;
     const T* q = of_tile + (size_t)token * stride;
-    float sums[COLUMNS_MAX] = {}, most = -INFINITY, total = 0.0f;
+    AttendingPlainly own;
     for (unsigned first = 0; first < tokens; first += WARP) {
         const T* keys = of_tile + (size_t)first * stride + hidden;
-        const T* values = keys + hidden;
-        float score = -INFINITY;
-        if (first + lane < tokens) {
-            score = 0.0f;
-            for (unsigned i = 0; i < size; i++) score = fmaf(widen(q[i]), widen(keys[(size_t)lane * stride + i]), score);
-            score *= scale;
-        }
-        const float highest = fmaxf(most, warp_max(score)), fade = expf(most - highest);
-        const float weight = first + lane < tokens ? expf(score - highest) : 0.0f;
-        most = highest;
-        total = total * fade + warp_sum(weight);
-#pragma unroll
-        for (int i = 0; i < COLUMNS_MAX; i++) sums[i] *= fade;
-        for (unsigned key = 0; key < WARP && first + key < tokens; key++) {
-            const float of_key = shuffle_from(weight, key);
-#pragma unroll
-            for (int i = 0; i < COLUMNS_MAX; i++)
-                if (lane + i * WARP < size) sums[i] = fmaf(of_key, widen(values[(size_t)key * stride + lane + i * WARP]), sums[i]);
-        }
+        own.take(q, keys, keys + hidden, stride, size, scale, tokens - first);
     }
-    T* to = out + ((size_t)blockIdx.z * tokens + token) * hidden + head * size;
-#pragma unroll
-    for (int i = 0; i < COLUMNS_MAX; i++)
-        if (lane + i * WARP < size) to[lane + i * WARP] = narrow<T>(sums[i] / total);
+    own.end(out + ((size_t)blockIdx.z * tokens + token) * hidden + head * size, size);
 }
 
 #define IMAGE(name, SIZE)                                                                                                            \

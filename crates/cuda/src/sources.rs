@@ -42,6 +42,10 @@ pub const KERNELS: &[Source<'static>] = sources![
 /// What kernels include. Their names carry no folder.
 pub const HEADERS: &[Source<'static>] = &[
     Source { name: "attending.cuh", text: include_str!("../../../kernels/include/attending.cuh") },
+    Source {
+        name: "attending_plainly.cuh",
+        text: include_str!("../../../kernels/include/attending_plainly.cuh"),
+    },
     Source { name: "device.cuh", text: include_str!("../../../kernels/include/device.cuh") },
     Source { name: "pages.cuh", text: include_str!("../../../kernels/include/pages.cuh") },
     Source { name: "ptx.cuh", text: include_str!("../../../kernels/include/ptx.cuh") },

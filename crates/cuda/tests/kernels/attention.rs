@@ -24,6 +24,9 @@ pub const FAMILY: Family = Family {
             find: "spans[span].start + row - spans[span].base + 1",
             put: "row - spans[span].base + 1",
         },
+        Bug { kind: Kind::Index, find: "visible - first", put: "visible" },
+        Bug { kind: Kind::Index, find: "lane < there ? expf", put: "lane + 1 < there ? expf" },
+        Bug { kind: Kind::State, find: "sums[i] *= fade", put: "sums[i] *= 1.0f" },
         Bug { kind: Kind::Formula, find: "total = total * fade", put: "total = total" },
     ],
 };

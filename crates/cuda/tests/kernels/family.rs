@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use furrow_cuda::sources::{KERNELS, Source};
+use furrow_cuda::sources::{HEADERS, KERNELS, Source};
 
 use crate::place::Library;
 
@@ -36,7 +36,7 @@ pub enum Kind {
 pub struct Bug {
     /// What it breaks.
     pub kind: Kind,
-    /// What stands in the source once.
+    /// What stands once in the file, or in one of the headers that it includes.
     pub find: &'static str,
     /// What is put in its place.
     pub put: &'static str,
@@ -46,6 +46,18 @@ impl Family {
     /// The source as it is.
     pub fn source(&self) -> Source<'static> {
         *KERNELS.iter().find(|source| source.name == self.file).expect("the file is one of the kernels")
+    }
+
+    /// The text that bugs are planted in: the file, and in the place of their includes those headers that one is planted in.
+    pub fn planted_in(&self) -> String {
+        let file = self.source().text;
+        let of_header = |header: &&Source<'_>| {
+            self.bugs.iter().any(|bug| !file.contains(bug.find) && header.text.contains(bug.find))
+        };
+        HEADERS.iter().filter(of_header).fold(file.to_owned(), |text, header| {
+            let include = format!("#include \"{}\"\n", header.name);
+            text.replace(&include, &header.text.replace("#pragma once\n", ""))
+        })
     }
 
     /// Runs the comparison in each order of threads.

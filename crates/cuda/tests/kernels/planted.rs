@@ -55,14 +55,14 @@ pub struct Planted {
 }
 
 impl Planted {
-    /// Plants each bug in a copy of the family's file and compiles the copies together.
+    /// Plants each bug in a copy of the family's text and compiles the copies together.
     #[track_caller]
     pub fn build(family: &Family) -> Self {
-        let source = family.source();
+        let text = family.planted_in();
         let plant = |bug: &Bug| {
-            let times = source.text.matches(bug.find).count();
+            let times = text.matches(bug.find).count();
             assert_eq!(times, 1, "{}: {:?} stands there {times} times", family.file, bug.find);
-            source.text.replace(bug.find, bug.put)
+            text.replace(bug.find, bug.put)
         };
         let copies: Vec<String> = family.bugs.iter().map(plant).collect();
         let text = side_by_side(family.file, &copies);

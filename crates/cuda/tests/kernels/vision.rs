@@ -103,11 +103,8 @@ pub const ATTENTION: Family = Family {
             find: "of_tile = qkv + (size_t)blockIdx.z * tokens * stride",
             put: "of_tile = qkv + (size_t)blockIdx.z * WARP * stride",
         },
-        Bug {
-            kind: Kind::Index,
-            find: "key < WARP && first + key < tokens",
-            put: "key < WARP - 1 && first + key < tokens",
-        },
+        Bug { kind: Kind::Index, find: "key < WARP && key < there", put: "key < WARP - 1 && key < there" },
+        Bug { kind: Kind::Index, find: "scale, tokens - first", put: "scale, tokens" },
         Bug { kind: Kind::State, find: "sums[i] *= fade", put: "sums[i] *= 1.0f" },
     ],
 };
