@@ -5,6 +5,7 @@
 //! batch waits for them only when it shows one; so do parked states (`parking.rs`), which a batch waits for only where it touches their places. Whatever
 //! fails ends the backend: the failure is kept and every later batch is answered with it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use furrow_model::backend::{
@@ -346,6 +347,8 @@ struct Memory<P: Types> {
 struct Held {
     is_held: Vec<bool>,
     free: Vec<u32>,
+    /// Those that the newest batch shows.
+    shown: BTreeSet<Feature>,
 }
 
 impl<P: Types> Memory<P> {
@@ -576,7 +579,12 @@ impl<P: Fast> Cuda<P> {
 
     /// Runs a checked batch: as one, or, where neighbours must not matter, decode filled up and every other span alone.
     fn run_all(&mut self, batch: &[Span<'_>]) -> Done {
-        if batch.iter().any(|span| !span.insets.is_empty()) {
+        if self.memory.vision.is_some() {
+            // Tiles that are encoded beside this batch may take places that batches before it read.
+            self.executor.follow(Lane::Vision, Lane::Batch)?;
+        }
+        self.features.shown = batch.iter().flat_map(|span| span.insets).map(|inset| inset.feature).collect();
+        if !self.features.shown.is_empty() {
             self.executor.follow(Lane::Batch, Lane::Vision)?;
         }
         if batch.iter().any(|span| self.moving.holds_up_span(span)) {
@@ -663,8 +671,11 @@ impl<P: Fast> Cuda<P> {
         };
         let held: Vec<Feature> = tiles.iter().map(|_| features.take()).collect();
         let values = config.rows_per_tile() * weights.projector.down.outputs;
-        // A place that was given back may still be read by a batch before this.
-        executor.follow(Lane::Vision, Lane::Batch)?;
+        // A place that was given back may still be read by the batch that runs.
+        if held.iter().any(|held| features.shown.contains(held)) {
+            executor.follow(Lane::Vision, Lane::Batch)?;
+            features.shown.clear();
+        }
         let group = if options.deterministic { 1 } else { work.group };
         for (tiles, held) in tiles.chunks(group).zip(held.chunks(group)) {
             let place = |feature: &Feature| memory.features.from(feature.0 as usize * values).first(values);
@@ -754,6 +765,10 @@ impl<P: Fast> Backend for Cuda<P> {
         self.kept(held)
     }
 
+    fn encodes_beside(&self) -> bool {
+        self.memory.vision.is_some()
+    }
+
     fn release(&mut self, features: &[Feature]) {
         features.iter().for_each(|feature| self.features.release(*feature));
     }
@@ -824,6 +839,17 @@ impl<P: Fast> Backend for Cuda<P> {
             self.moving.leaves(slot, pages);
         }
         Some(Parked::new(self.parking.bytes_of(pages.len() as u32), berth))
+    }
+
+    fn is_moving(&mut self, slot: Slot, pages: &[Page]) -> bool {
+        if self.moving.is_empty() || self.failure.is_some() {
+            return false;
+        }
+        let done = self.executor.is_done(Lane::Copy);
+        if self.kept(done).unwrap_or(false) {
+            self.moving.settle();
+        }
+        self.moving.is_at(slot, pages)
     }
 
     /// Nothing is waited for. The lane that took the state out brings it back, so it comes after it has left.
@@ -987,7 +1013,8 @@ impl<P: Types> fmt::Debug for Cuda<P> {
 
 impl Held {
     fn new(count: u32) -> Self {
-        Self { is_held: vec![false; count as usize], free: (0..count).rev().collect() }
+        let (is_held, free) = (vec![false; count as usize], (0..count).rev().collect());
+        Self { is_held, free, shown: BTreeSet::new() }
     }
 
     fn is_held(&self, feature: Feature) -> bool {

@@ -126,6 +126,9 @@ pub trait Executor: Send {
     /// What `lane` gets from now on waits for what `other` has got so far.
     fn follow(&mut self, lane: Lane, other: Lane) -> Result<(), ExecutorError>;
 
+    /// Whether a lane has done all it got so far. It is not waited for.
+    fn is_done(&mut self, lane: Lane) -> Result<bool, ExecutorError>;
+
     /// Does `work`, which launches and multiplies on this lane only. It is recorded one of the first times its key comes; afterwards the record is done
     /// again and `work` is not called: all that may differ between two times is what lies in memory.
     fn graph(&mut self, lane: Lane, key: GraphKey, work: Work<'_>) -> Result<(), ExecutorError>;

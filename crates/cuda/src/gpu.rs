@@ -293,6 +293,11 @@ impl Executor for Gpu {
         event.hold_up(self.stream(lane)).map_err(step("wait for an event"))
     }
 
+    fn is_done(&mut self, lane: Lane) -> Result<bool, ExecutorError> {
+        self.bind()?;
+        self.lanes[index(lane)].is_done().map_err(step("tell what is done"))
+    }
+
     fn graph(&mut self, lane: Lane, key: GraphKey, work: Work<'_>) -> Result<(), ExecutorError> {
         self.bind()?;
         match self.graphs.get(&key) {

@@ -186,6 +186,16 @@ impl Moving {
         self.way(to).is_some() || from.is_some_and(|from| self.way(from) == Some(Way::In))
     }
 
+    /// Whether nothing is on its way.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty() && self.pages.is_empty()
+    }
+
+    /// Whether something is on its way to or from a slot and pages.
+    pub fn is_at(&self, slot: Slot, pages: &[Page]) -> bool {
+        self.slots.contains_key(&slot) || pages.iter().any(|page| self.pages.contains_key(page))
+    }
+
     /// Whether a span has to wait: it writes to its slot and to the pages of its new positions, and reads those before.
     pub fn holds_up_span(&self, span: &Span<'_>) -> bool {
         let first = span.start as usize / PAGE_TOKENS;
@@ -266,6 +276,7 @@ mod tests {
         fn launch(&mut self, _: Lane, _: &Launch) -> Done { unreachable!() }
         fn multiply(&mut self, _: Lane, _: &Product) -> Done { unreachable!() }
         fn follow(&mut self, _: Lane, _: Lane) -> Done { unreachable!() }
+        fn is_done(&mut self, _: Lane) -> Result<bool, ExecutorError> { unreachable!() }
         fn graph(&mut self, _: Lane, _: GraphKey, _: Work<'_>) -> Done { unreachable!() }
         fn wait(&mut self) -> Done { unreachable!() }
     }

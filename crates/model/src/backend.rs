@@ -208,6 +208,15 @@ pub trait Backend: Send {
     /// Encodes tiles. Each feature stays until it is released.
     fn encode(&mut self, tiles: &[Tile]) -> Result<Vec<Feature>, BackendError>;
 
+    /// Whether tiles are encoded beside batches: then one that is asked for before a batch is drawn from costs that batch little, and one that a
+    /// batch shows at once holds it up.
+    fn encodes_beside(&self) -> bool {
+        false
+    }
+
+    /// Waits for the tiles that a batch would wait for. A backend whose batches wait by themselves does nothing.
+    fn await_tiles(&mut self) {}
+
     /// Gives features back.
     fn release(&mut self, features: &[Feature]);
 
@@ -234,6 +243,14 @@ pub trait Backend: Send {
 
     /// Copies a sequence's state to host memory; `None` where there is no room for it. Slot and pages may be used for others at once.
     fn park(&mut self, slot: Slot, pages: &[Page]) -> Option<Parked>;
+
+    /// Whether a batch with these places would wait for states on their way to or from host memory. It is so for a while at most.
+    fn is_moving(&mut self, _slot: Slot, _pages: &[Page]) -> bool {
+        false
+    }
+
+    /// Waits for the states that a batch would wait for. A backend whose batches wait by themselves does nothing.
+    fn await_states(&mut self, _batch: &[Span<'_>]) {}
 
     /// Brings a parked state back, into any slot and as many pages. It may be dropped at once.
     fn restore(&mut self, parked: &Parked, slot: Slot, pages: &[Page]);

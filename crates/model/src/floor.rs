@@ -2,15 +2,17 @@
 //! needs for them at its own bandwidth and matrix rate.
 //!
 //! Work is a list of parts. A part takes as long as its bytes or its FLOPs, whichever is longer, and parts run one after another: what
-//! perfect separate kernels would reach. Weights, keys and values are bfloat16, the SSM state float32.
+//! perfect separate kernels would reach; what two streams at once reach is `beside.rs`. Weights, keys and values are bfloat16, the SSM state float32.
 
 mod batch;
+mod beside;
 mod device;
 mod hybrid;
 mod rollout;
 mod transformer;
 
 pub use batch::{Batch, Prefill};
+pub use beside::{Beside, speeds};
 pub use device::{DEVICES, Device};
 pub use rollout::{Keep, Mix, Rollout};
 pub use transformer::Transformer;
@@ -55,7 +57,7 @@ pub trait Work {
 
 /// Seconds that the parts take one after another.
 pub fn seconds(parts: &[Part], device: &Device) -> f64 {
-    parts.iter().map(|part| (part.bytes / device.bandwidth).max(part.flops / device.flops)).sum()
+    parts.iter().map(|part| part.seconds(device)).sum()
 }
 
 /// Name of the part of a decode step that moves the states of the recurrence.

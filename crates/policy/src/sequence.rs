@@ -147,6 +147,13 @@ impl Sequence {
         self.cuts.front().map(|end| self.done..*end)
     }
 
+    /// The span behind the next one, where it is cut.
+    pub fn after_next(&self) -> Option<Range<u32>> {
+        let mut cuts = self.cuts.iter();
+        let start = *cuts.next()?;
+        cuts.next().map(|end| start..*end)
+    }
+
     /// Whether the next span is the last that was cut.
     pub fn is_last(&self) -> bool {
         self.cuts.len() == 1

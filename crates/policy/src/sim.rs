@@ -31,6 +31,8 @@ pub struct SimSettings {
     pub cuts_matter: bool,
     /// A sequence that holds this id gives logits that are not numbers.
     pub poison: Option<u32>,
+    /// Whether tiles are encoded and states moved beside batches: one place in four is said to be on its way whenever that is asked.
+    pub beside: bool,
     /// What its work costs.
     pub cost: Cost,
 }
@@ -55,6 +57,8 @@ pub struct Sim {
     pages: Vec<[u64; PAGE_TOKENS]>,
     features: HashMap<u32, u64>,
     features_made: u32,
+    /// How often somebody asked whether a place is on its way.
+    asked: u64,
     logits: Vec<Vec<f32>>,
     weights: AirWeights,
     staged: Option<AirWeights>,
@@ -89,6 +93,7 @@ impl Sim {
             pages: vec![[0; PAGE_TOKENS]; settings.room.pages as usize],
             features: HashMap::new(),
             features_made: 0,
+            asked: 0,
             logits: Vec::new(),
             weights: AirWeights::default(),
             staged: None,
@@ -182,6 +187,15 @@ impl Backend for Sim {
                 Feature(self.features_made)
             })
             .collect())
+    }
+
+    fn encodes_beside(&self) -> bool {
+        self.settings.beside
+    }
+
+    fn is_moving(&mut self, slot: Slot, _: &[Page]) -> bool {
+        self.asked += 1;
+        self.settings.beside && mix(self.asked, slot.0.into()).is_multiple_of(4)
     }
 
     fn release(&mut self, features: &[Feature]) {

@@ -2,7 +2,8 @@
 //!
 //! A closed loop as `furrow_model::floor::Rollout` counts it: sessions of all ages see a page, get a reply of fixed length, act in
 //! their page for a while and come back. Admission, planning, chunks, forks, tile features and parking are the engine's own; only the
-//! device and the time are not real. So what the twin loses against the floor, the scheduler loses. No two tiles are alike and no two
+//! device and the time are not real. So what the twin loses against the floor, the scheduler loses. The tower runs beside batches and states move beside both,
+//! as `device.rs` says; the floor is the one of two streams (`Rollout::floor_beside`). No two tiles are alike and no two
 //! trajectories share a word: nothing comes from a cache.
 
 mod actor;
@@ -55,7 +56,7 @@ pub struct Outcome {
     pub steps: u64,
     /// In so many microseconds.
     pub micros: u64,
-    /// The floor of the same sessions on the same device.
+    /// The floor of the same sessions on the same device, the tower on a stream of its own.
     pub floor: Rollout,
     /// Where the device's time went.
     pub time: DeviceTime,
@@ -109,7 +110,7 @@ pub fn simulate(
     if let Some((what, _, _)) = least.into_iter().find(|(_, has, needs)| has < needs) {
         return Err(TwinError::TooFew(what));
     }
-    let floor = Rollout::floor(config, device, &settings.mix, keep);
+    let floor = Rollout::floor_beside(config, device, &settings.mix, keep);
     let tokens = (floor.context_max * settings.mix.sessions as f64) as u64;
     if tokens > TOKENS_MAX {
         return Err(TwinError::TooLarge { tokens });
@@ -181,7 +182,7 @@ impl World {
         let (time, hand) = TimeSource::manual(0);
         let settings_of_engine = engine_settings(settings, floor);
         let room = room(config, device, settings, &settings_of_engine);
-        let air = Air::new(config.clone(), device, room, hand.clone());
+        let air = Air::new(config.clone(), device, room, (time.clone(), hand.clone()));
         let engine = Engine::with_clock(Box::new(air), settings_of_engine, time.clone())
             .map_err(|misfit| TwinError::Misfit(misfit.to_string()))?;
         let tiles = config.screenshot_tokens(settings.mix.screenshot.0, settings.mix.screenshot.1);

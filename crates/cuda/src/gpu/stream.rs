@@ -24,6 +24,15 @@ impl Stream {
         self.0
     }
 
+    /// Whether all it got is done.
+    pub fn is_done(&self) -> Result<bool, DriverError> {
+        // SAFETY: the stream lives as long as this.
+        match unsafe { sys::cuStreamQuery(self.0) } {
+            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            answer => answer.result().map(|()| true),
+        }
+    }
+
     /// Until all it got is done.
     pub fn wait(&self) -> Result<(), DriverError> {
         // SAFETY: the stream lives as long as this.

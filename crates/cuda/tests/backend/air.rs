@@ -359,6 +359,10 @@ impl Executor for Air {
         self.give(lane, Task::Follow { other, tasks })
     }
 
+    fn is_done(&mut self, lane: Lane) -> Result<bool, ExecutorError> {
+        Ok(self.queues[place(lane)].is_empty())
+    }
+
     fn graph(&mut self, lane: Lane, key: GraphKey, work: Work<'_>) -> Done {
         if let Some(steps) = self.graphs.get(&key).cloned() {
             self.gauge.replayed.fetch_add(1, Ordering::Relaxed);

@@ -169,6 +169,8 @@ fn batches_go_on_while_others_are_parked() {
     let parked = device.park(Slot(0), &pages([0, 1])).unwrap();
     let under_way = put_off();
     assert!(under_way > 0, "it is on its way");
+    assert!(device.is_moving(Slot(0), &[]) && device.is_moving(Slot(3), &pages([1])));
+    assert!(!device.is_moving(Slot(1), &pages([8])));
     second.run(&mut *device, &ids[5..6], &[], Want::Last).unwrap();
     assert!(device.logits(0).iter().all(|logit| logit.is_finite()));
     // A fork shares the full page: it reads there, and so does the copy.
@@ -190,6 +192,9 @@ fn batches_go_on_while_others_are_parked() {
     second.run(&mut *device, &ids[7..8], &[], Want::Last).unwrap();
     device.logits(0);
     assert!(put_off() > 0, "it comes beside the batch");
+    assert!(device.is_moving(Slot(2), &[]));
+    device.wait().unwrap();
+    assert!(!device.is_moving(Slot(2), &pages([17, 9])), "it has come");
 }
 
 #[test]

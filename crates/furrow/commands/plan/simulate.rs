@@ -85,7 +85,7 @@ impl SimulateArgs {
         let rows: Vec<Vec<String>> = outcomes.iter().map(row).collect();
         output::table(&header, &rows);
         output::line(
-            "  From decode on: shares of the device's time; it is idle where there is no work, no room or the host is awaited.",
+            "  The floor of two streams: screenshots are encoded beside decode, and vision is what was waited for.\n  From decode on: shares of the device's time; it is idle where there is no work, no room or the host is awaited.",
         );
     }
 }

@@ -30,15 +30,21 @@ impl Batch {
     /// [`super::Rollout`]. A product that takes both at once would need its operations alone where it has more than `flops / bandwidth`
     /// rows, which is better than this floor.
     pub fn floor(model: &dyn Work, device: &Device, decodes: usize, context: f64, spans: &[Prefill]) -> Self {
-        let decode = if decodes > 0 { seconds(&model.decode(decodes as f64, context), device) } else { 0.0 };
-        let mut parts: Vec<Part> = Vec::new();
+        let [decode, prefill] = Self::parts(model, decodes, context, spans);
+        Self { decode: seconds(&decode, device), prefill: seconds(&prefill, device) }
+    }
+
+    /// Parts of the rows that decode, and of the spans.
+    pub fn parts(model: &dyn Work, decodes: usize, context: f64, spans: &[Prefill]) -> [Vec<Part>; 2] {
+        let decode = if decodes > 0 { model.decode(decodes as f64, context) } else { Vec::new() };
+        let mut prefill: Vec<Part> = Vec::new();
         for span in spans {
-            join(&mut parts, model.prefill(span.new, span.past));
+            join(&mut prefill, model.prefill(span.new, span.past));
         }
         if decodes > 0 {
-            parts.iter_mut().filter(|part| part.has_weights()).for_each(|part| part.bytes = 0.0);
+            prefill.iter_mut().filter(|part| part.has_weights()).for_each(|part| part.bytes = 0.0);
         }
-        Self { decode, prefill: seconds(&parts, device) }
+        [decode, prefill]
     }
 
     /// All of it.

@@ -60,8 +60,29 @@ impl Work for Config {
     }
 
     fn vision(&self, width: usize, height: usize) -> Vec<Part> {
+        self.vision.as_ref().map_or(Vec::new(), |vision| self.tower(tiles(vision, width, height) as f64))
+    }
+
+    fn screenshot_tokens(&self, width: usize, height: usize) -> usize {
+        self.vision.as_ref().map_or(0, |vision| tiles(vision, width, height) * vision.rows_per_tile())
+    }
+
+    fn weight_bytes(&self) -> f64 {
+        self.parameters() as f64 * BF16
+    }
+
+    fn session_bytes(&self, context: f64) -> f64 {
+        let text = &self.text;
+        text.ssm_values() as f64 * F32
+            + text.conv_values() as f64 * BF16
+            + context * text.kv_values() as f64 * BF16
+    }
+}
+
+impl Config {
+    /// So many tiles encoded together: the weights once.
+    pub fn tower(&self, tiles: f64) -> Vec<Part> {
         let Some(vision) = &self.vision else { return Vec::new() };
-        let tiles = tiles(vision, width, height) as f64;
         let rows = tiles * ((vision.patches_side() as f64).powi(2) + PREFIX);
         let (blocks, d) = (vision.blocks as f64, vision.hidden as f64);
         let mut parts = vec![
@@ -81,21 +102,6 @@ impl Work for Config {
         parts.push(product("projector up", 1.0, projected, shuffled, vision.projector_hidden));
         parts.push(product("projector down", 1.0, projected, vision.projector_hidden, self.text.hidden));
         parts
-    }
-
-    fn screenshot_tokens(&self, width: usize, height: usize) -> usize {
-        self.vision.as_ref().map_or(0, |vision| tiles(vision, width, height) * vision.rows_per_tile())
-    }
-
-    fn weight_bytes(&self) -> f64 {
-        self.parameters() as f64 * BF16
-    }
-
-    fn session_bytes(&self, context: f64) -> f64 {
-        let text = &self.text;
-        text.ssm_values() as f64 * F32
-            + text.conv_values() as f64 * BF16
-            + context * text.kv_values() as f64 * BF16
     }
 }
 

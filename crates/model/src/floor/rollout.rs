@@ -47,7 +47,7 @@ pub struct Rollout {
     pub context_mean: f64,
     /// Tokens of a session at its end.
     pub context_max: f64,
-    /// Share of the device's time that goes into prefill and vision.
+    /// Share of the device's time that goes into prefill and vision, as far as that takes time of its own.
     pub prefill_share: f64,
     /// Sessions that fit at their longest.
     pub sessions_that_fit: u64,
@@ -74,8 +74,35 @@ struct Turn {
 }
 
 impl Rollout {
-    /// The floor of a model on a device.
+    /// The floor of a model on a device that does one thing after another.
     pub fn floor(model: &dyn Work, device: &Device, mix: &Mix, keep: Keep) -> Self {
+        Self::bound(model, device, mix, keep, |decode, vision| seconds(decode, device) + vision)
+    }
+
+    /// The floor with the tower on a stream of its own: screenshots take no time of their own where the matrix units' time that decode leaves holds
+    /// them.
+    ///
+    /// No schedule of two streams is faster: each does its own parts one after another, and the matrix units do the operations of both,
+    ///
+    /// ```text
+    /// iteration >= max(decode, operations of decode + vision) + prefill
+    /// ```
+    ///
+    /// where decode is in seconds by part and prefill and vision in seconds of their operations, as in [`Self::floor`].
+    pub fn floor_beside(model: &dyn Work, device: &Device, mix: &Mix, keep: Keep) -> Self {
+        Self::bound(model, device, mix, keep, |decode, vision| {
+            seconds(decode, device).max(operations(decode, device) + vision)
+        })
+    }
+
+    /// `joint` says how long a decode step and so many seconds of the tower take together.
+    fn bound(
+        model: &dyn Work,
+        device: &Device,
+        mix: &Mix,
+        keep: Keep,
+        joint: impl Fn(&[Part], f64) -> f64,
+    ) -> Self {
         let image = model.screenshot_tokens(mix.screenshot.0, mix.screenshot.1) as f64;
         let turns: Vec<Turn> = (0..mix.steps).map(|step| mix.turn(step as f64, image, keep)).collect();
         let contexts = turns.iter().map(|turn| turn.new + turn.past);
@@ -84,9 +111,11 @@ impl Rollout {
         // Prefills of many sessions share the weights that decode reads anyway: only their operations count.
         let prefill = |turn: &Turn| operations(&model.prefill(turn.new, turn.past), device);
         let vision = operations(&model.vision(mix.screenshot.0, mix.screenshot.1), device);
-        let step_seconds = turns.iter().map(prefill).sum::<f64>() / mix.steps as f64 + vision;
+        let prefill = turns.iter().map(prefill).sum::<f64>() / mix.steps as f64;
+        let decode = |batch: f64| model.decode(batch, context_mean);
         let iteration = |batch: f64| {
-            seconds(&model.decode(batch, context_mean), device) + batch / mix.generated as f64 * step_seconds
+            let steps = batch / mix.generated as f64;
+            joint(&decode(batch), steps * vision) + steps * prefill
         };
         let batch = mix.balance(iteration);
         let steps_per_second = batch / (mix.generated as f64 * iteration(batch));
@@ -97,7 +126,7 @@ impl Rollout {
             decode_batch: batch,
             context_mean,
             context_max,
-            prefill_share: batch / mix.generated as f64 * step_seconds / iteration(batch),
+            prefill_share: 1.0 - seconds(&decode(batch), device) / iteration(batch),
             sessions_that_fit: model.sessions_that_fit(device, context_max),
         }
     }

@@ -66,3 +66,106 @@ fn a_batch_takes_as_long_as_its_rows_and_reads_the_weights_once() {
     assert!(batch(0, &one).prefill > 5e-3 && batch(1, &one).prefill < 2e-4, "{:?}", batch(1, &one));
     assert!(batch(0, &[span, span]).prefill < 2.0 * batch(0, &[span]).prefill);
 }
+
+fn part(bytes: f64, flops: f64) -> Part {
+    Part { name: "part", bytes, flops }
+}
+
+/// In units in which a device moves one byte and does one operation a second.
+const UNIT: Device = Device { name: "unit", bandwidth: 1.0, flops: 1.0, memory: 1.0, source: "" };
+
+#[test]
+fn two_streams_share_what_one_leaves() {
+    let check = |first, second, want: [f64; 2]| {
+        let got = speeds(&first, &second, &UNIT);
+        near(got[0], want[0], 1e-12);
+        near(got[1] + 1.0, want[1] + 1.0, 1e-12);
+    };
+    // Bytes alone beside operations alone: nobody notices.
+    check(part(3.0, 0.0), part(0.0, 2.0), [1.0, 1.0]);
+    // Decode leaves three quarters of the matrix units.
+    check(part(4.0, 1.0), part(0.0, 2.0), [1.0, 0.75]);
+    // And the tower wants a fifth of the bandwidth at full speed, 0.15 at this one.
+    check(part(4.0, 1.0), part(1.0, 5.0), [1.0 / 1.15, 0.75 / 1.15]);
+    // A product takes all of them.
+    check(part(0.0, 1.0), part(0.0, 2.0), [1.0, 0.0]);
+    check(part(1.0, 0.0), part(1.0, 0.0), [0.5, 0.5]);
+}
+
+#[test]
+fn work_beside_a_batch_is_done_and_no_resource_gives_more_than_it_has() {
+    let (decode, product, tower) = (part(4.0, 1.0), part(0.0, 2.0), part(1.0, 5.0));
+    let mut beside = Beside::default();
+    near(beside.run(&[decode, product], &UNIT), 6.0, 1e-12);
+    beside.add(vec![tower]);
+    // 4 s of decode become 4.6, in which 3 of the tower's 5 operations are done; a product leaves it nothing.
+    near(beside.run(&[decode, product], &UNIT), 6.6, 1e-12);
+    near(beside.clone().rest(&UNIT), 2.0, 1e-12);
+    near(beside.alone(&UNIT, 0.5) + 1.0, 1.0, 1e-12);
+    // The 1.5 s that are left take 2 beside decode.
+    near(beside.run(&[decode], &UNIT), 4.0 + 0.15 * 2.0, 1e-12);
+    assert!(beside.is_done());
+    near(beside.alone(&UNIT, 0.5), 0.5, 1e-12);
+
+    let (model, device) = (Config::published(), Device::named("h200").unwrap());
+    for (decodes, tiles) in [(1, 1.0), (75, 3.0), (100, 13.0)] {
+        let [decode, prefill] =
+            Batch::parts(&model, decodes, 8000.0, &[Prefill { new: 512.0, past: 8000.0 }]);
+        let batch = [decode, prefill].concat();
+        let vision = model.tower(tiles);
+        let mut beside = Beside::default();
+        beside.add(vision.clone());
+        let taken = beside.run(&batch, device);
+        let all = taken + beside.rest(device);
+        let (own, other) = (seconds(&batch, device), seconds(&vision, device));
+        let sum = |of: fn(&Part) -> f64| batch.iter().chain(&vision).map(of).sum::<f64>();
+        let least = (sum(|part| part.flops) / device.flops).max(sum(|part| part.bytes) / device.bandwidth);
+        assert!(taken >= own && all >= least * (1.0 - 1e-9) && all < own + other, "{taken} {all} {least}");
+    }
+}
+
+#[test]
+fn the_tower_beside_decode_is_never_slower_and_hides_where_decode_leaves_room() {
+    let (model, device) = (Config::published(), Device::named("h200").unwrap());
+    for keep in [Keep::Append, Keep::LastImage] {
+        for screenshot in [(1280, 720), (1440, 900)] {
+            let mix = Mix { screenshot, ..Mix::default() };
+            let rate = |floor: Rollout| floor.steps_per_second;
+            let alone = Rollout::floor(&model, device, &mix, keep);
+            let beside = Rollout::floor_beside(&model, device, &mix, keep);
+            assert!(rate(beside) > 1.05 * rate(alone), "{keep:?} {screenshot:?}");
+            // As if screenshots came encoded, for decode leaves the matrix units most of its time.
+            let blind = Blind(&model);
+            near(rate(beside), rate(Rollout::floor(&blind, device, &mix, keep)), 1e-9);
+        }
+    }
+}
+
+/// The model with screenshots that are encoded by somebody else.
+struct Blind<'a>(&'a Config);
+
+impl Work for Blind<'_> {
+    fn decode(&self, batch: f64, context: f64) -> Vec<Part> {
+        self.0.decode(batch, context)
+    }
+
+    fn prefill(&self, new: f64, past: f64) -> Vec<Part> {
+        self.0.prefill(new, past)
+    }
+
+    fn vision(&self, _: usize, _: usize) -> Vec<Part> {
+        Vec::new()
+    }
+
+    fn screenshot_tokens(&self, width: usize, height: usize) -> usize {
+        self.0.screenshot_tokens(width, height)
+    }
+
+    fn weight_bytes(&self) -> f64 {
+        self.0.weight_bytes()
+    }
+
+    fn session_bytes(&self, context: f64) -> f64 {
+        self.0.session_bytes(context)
+    }
+}

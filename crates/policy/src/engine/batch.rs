@@ -8,7 +8,8 @@ use furrow_rollout::{FinishReason, PolicyVersion};
 
 use super::step::{Session, State};
 use super::{Engine, Fault, SessionId};
-use crate::features::TileKey;
+use crate::features::{Features, TileKey};
+use crate::metered::Metered;
 use crate::schedule::{Limits, Ready, plan};
 use crate::sequence::TileRows;
 use crate::slots::Place;
@@ -25,6 +26,36 @@ impl Session {
     }
 }
 
+/// What a session runs in the next batch, if this one goes as planned: the next span of its prompt, or a token.
+fn ahead(key: SessionId, session: &Session, is_running: bool) -> Option<Ready<SessionId>> {
+    let step = session.step.as_ref().filter(|step| step.is_admitted)?;
+    let decodes = session.decodes();
+    let rows = if decodes { 1 } else { session.span_ahead(is_running)?.1.len() as u32 };
+    Some(Ready { key, rows, decodes, draws: decodes, since: step.since })
+}
+
+/// Pins tiles and has those encoded that are missing; false where there is no room for them.
+fn bring(
+    features: &mut Features,
+    device: &mut Metered,
+    rows: &[TileRows<'_>],
+    vision: [u8; 32],
+) -> Result<bool, BackendError> {
+    let key_of = |rows: &TileRows<'_>| TileKey { pixels: rows.tile.hash, vision };
+    let keys: Vec<_> = rows.iter().map(key_of).collect();
+    let Some(fetch) = features.pin(&keys) else { return Ok(false) };
+    device.release(&fetch.evicted);
+    let tile = |key: &TileKey| rows.iter().find(|rows| key_of(rows) == *key).map(|rows| rows.tile.clone());
+    let missing: Vec<_> = fetch.missing.iter().filter_map(tile).collect();
+    if !missing.is_empty() {
+        let made = device.encode(&missing)?;
+        for (key, feature) in fetch.missing.iter().zip(made) {
+            features.insert(*key, feature);
+        }
+    }
+    Ok(true)
+}
+
 impl Engine {
     /// Runs one batch for each version of the weights that has work: one, unless trajectories finish on older ones.
     pub(super) fn run_batch(&mut self) {
@@ -39,6 +70,7 @@ impl Engine {
         let ready = self.ready(version);
         let prefill_tokens = self.pace.rows(&ready, self.limits.prefill_tokens);
         let mut batch = plan(ready, Limits { prefill_tokens, ..self.limits });
+        self.leave_out(&mut batch);
         let insets = self.bring_tiles(&mut batch);
         if !batch.is_empty() && self.broken.is_none() {
             self.run_together(&batch, &insets);
@@ -62,6 +94,62 @@ impl Engine {
             })
         };
         self.sessions.iter().filter_map(ready).collect()
+    }
+
+    /// Leaves out, of one batch, the spans that would hold up all others: their tiles are not encoded yet, or their states are on their way. Beside the
+    /// batch they come, and are in the next one.
+    fn leave_out(&mut self, batch: &mut Vec<SessionId>) {
+        batch.iter().for_each(|id| self.make_writable(*id));
+        let held: Vec<SessionId> = batch.iter().copied().filter(|id| self.would_hold_up(*id)).collect();
+        if held.len() == batch.len() {
+            return;
+        }
+        batch.retain(|id| !held.contains(id));
+        for id in held {
+            if let Some(step) = self.sessions.get_mut(&id).and_then(|session| session.step.as_mut()) {
+                step.was_left_out = true;
+            }
+        }
+    }
+
+    fn would_hold_up(&mut self, id: SessionId) -> bool {
+        let Some(session) = self.sessions.get(&id) else { return false };
+        if session.step.as_ref().is_none_or(|step| step.was_left_out) {
+            return false;
+        }
+        let mut is_moving = |place: &Place| self.device.is_moving(place.slot, &place.pages);
+        if session.active_place().is_some_and(&mut is_moving) {
+            return true;
+        }
+        let Some((sequence, span)) = session.span_ahead(false).filter(|_| self.device.encodes_beside())
+        else {
+            return false;
+        };
+        let vision = self.shelf.vision();
+        let mut rows = sequence.tile_rows(span).into_iter();
+        rows.any(|rows| self.features.get(&TileKey { pixels: rows.tile.hash, vision }).is_none())
+    }
+
+    /// Has tiles encoded beside the batch that was begun: those that the next one shows, if nobody comes between.
+    fn look_ahead(&mut self, batch: &[SessionId]) -> Result<(), BackendError> {
+        if !self.device.encodes_beside() {
+            return Ok(());
+        }
+        let ready: Vec<Ready<SessionId>> = self
+            .sessions
+            .iter()
+            .filter_map(|(id, session)| ahead(*id, session, batch.contains(id)))
+            .collect();
+        let prefill_tokens = self.pace.rows(&ready, self.limits.prefill_tokens);
+        for id in plan(ready, Limits { prefill_tokens, ..self.limits }) {
+            let Self { sessions, features, device, shelf, .. } = self;
+            let Some(session) = sessions.get(&id).filter(|session| !session.decodes()) else { continue };
+            let Some((sequence, span)) = session.span_ahead(batch.contains(&id)) else { continue };
+            if !bring(features, device, &sequence.tile_rows(span), shelf.vision())? {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Has the tiles of every span on the device. A span whose tiles find no room is taken out of the batch: the one before it will
@@ -90,22 +178,12 @@ impl Engine {
             return Ok(Some(Vec::new()));
         }
         let vision = self.shelf.vision();
-        let key_of = |rows: &TileRows<'_>| TileKey { pixels: rows.tile.hash, vision };
-        let keys: Vec<_> = rows.iter().map(key_of).collect();
-        let Some(fetch) = self.features.pin(&keys) else { return Ok(None) };
-        self.device.release(&fetch.evicted);
-        let tile =
-            |key: &TileKey| rows.iter().find(|rows| key_of(rows) == *key).map(|rows| rows.tile.clone());
-        let missing: Vec<_> = fetch.missing.iter().filter_map(tile).collect();
         let began = Instant::now();
-        if !missing.is_empty() {
-            let made = self.device.encode(&missing)?;
-            for (key, feature) in fetch.missing.iter().zip(made) {
-                self.features.insert(*key, feature);
-            }
+        if !bring(&mut self.features, &mut self.device, &rows, vision)? {
+            return Ok(None);
         }
         let inset = |rows: &TileRows<'_>| {
-            let feature = self.features.get(&key_of(rows))?;
+            let feature = self.features.get(&TileKey { pixels: rows.tile.hash, vision })?;
             Some(Inset { at: rows.at, len: rows.len, feature, row: rows.row })
         };
         let insets = rows.iter().filter_map(inset).collect();
@@ -121,6 +199,10 @@ impl Engine {
         batch.iter().for_each(|id| self.make_writable(*id));
         match (self.run_spans(batch, insets), batch) {
             (Ok(()), _) => {
+                // It was run whole; what fails beside it ends the device, or is refused again where it is shown.
+                if let Err(BackendError::Device(why)) = self.look_ahead(batch) {
+                    self.broken = Some(why);
+                }
                 let picked = self.draw(batch);
                 self.account(batch, began);
                 self.advance(batch);
@@ -234,6 +316,9 @@ impl Engine {
             match &mut session.step {
                 Some(step) if is_fork => step.version_min = step.version_min.or(version),
                 _ => session.version_min = session.version_min.or(version),
+            }
+            if let Some(step) = &mut session.step {
+                step.was_left_out = false;
             }
             let at_fork_point = session.active_mut().ran();
             if at_fork_point {

@@ -93,6 +93,8 @@ pub struct Step {
     pub promised: Vec<(u32, Name)>,
     /// Whether it has its places.
     pub is_admitted: bool,
+    /// Whether its next span was left out of a batch that it would have held up.
+    pub was_left_out: bool,
     /// When it came, on the engine's clock; later, when it last decoded.
     pub since: u64,
     /// Oldest version that wrote any state of it.
@@ -209,6 +211,19 @@ impl Session {
         self.active().0.next()
     }
 
+    /// The span that comes next, where the active one is running; otherwise the active one.
+    pub fn span_ahead(&self, is_running: bool) -> Option<(&Sequence, std::ops::Range<u32>)> {
+        let (sequence, is_fork) = self.active();
+        if !is_running {
+            return Some((sequence, sequence.next()?));
+        }
+        if let Some(span) = sequence.after_next() {
+            return Some((sequence, span));
+        }
+        let fork = self.step.as_ref()?.fork.as_ref().filter(|_| !is_fork)?;
+        Some((&fork.sequence, fork.sequence.next()?))
+    }
+
     /// Tokens of the sequence that the reply grows on.
     pub fn replying_len(&self) -> u32 {
         let fork = self.step.as_ref().and_then(|step| step.fork.as_ref());
@@ -236,6 +251,7 @@ impl Step {
             reserve: Reserve::default(),
             promised: Vec::new(),
             is_admitted: false,
+            was_left_out: false,
             since,
             version_min: None,
             tally: Tally::default(),

@@ -331,6 +331,7 @@ pub fn sim(room: Room) -> SimSettings {
         positions_max: 4096,
         cuts_matter: true,
         poison: Some(POISON),
+        beside: false,
         cost: Cost::default(),
     }
 }
