@@ -317,18 +317,20 @@ def matrix_bytes(model):
 def decode_step(measure, model, batch, context):
     """A step of `batch` sequences behind `context` tokens, and the bytes of their caches that it moves: states both ways, keys and values once."""
     torch = measure.torch
-    first = torch.ones(batch, 2, dtype=torch.long, device=measure.device)
-    cache = model(input_ids=first, use_cache=True, logits_to_keep=1).past_key_values
+    # One sequence is read and its states copied: its slow path fills prompts up to whole chunks, and has no memory for 100 of them.
+    cache = model(input_ids=torch.ones(1, 2, dtype=torch.long, device=measure.device), use_cache=True, logits_to_keep=1).past_key_values
     moved = 0.0
     for layer in cache.layers:
         if getattr(layer, "keys", None) is not None and layer.keys.numel():
             shape = (batch, layer.keys.shape[1], max(context, 2), layer.keys.shape[3])
             layer.keys, layer.values = measure.noise(*shape), measure.noise(*shape)
             moved += 2.0 * layer.keys.numel() * layer.keys.element_size()
-        for states in ("conv_states", "recurrent_states"):
-            for state in values(getattr(layer, states, None)):
+        for name in ("conv_states", "recurrent_states"):
+            if getattr(layer, name, None) is not None:
+                setattr(layer, name, copies(getattr(layer, name), batch))
+            for state in values(getattr(layer, name, None)):
                 moved += 2.0 * state.numel() * state.element_size()
-    token = first[:, :1]
+    token = torch.ones(batch, 1, dtype=torch.long, device=measure.device)
 
     def step():
         # As a serving loop: the token that is drawn goes into the next step, the cache grows by one.
@@ -376,6 +378,15 @@ def unfloored(model):
         if hasattr(layer.mixer, "time_step_limit"):
             layer.mixer.time_step_limit = (0.0, float("inf"))
     return model
+
+
+def copies(states, batch):
+    """The states of one sequence, as many times."""
+    if isinstance(states, dict):
+        return {key: copies(state, batch) for key, state in states.items()}
+    if isinstance(states, (list, tuple)):
+        return [copies(state, batch) for state in states]
+    return states.repeat_interleave(batch, dim=0)
 
 
 def values(states):

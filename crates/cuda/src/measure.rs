@@ -4,19 +4,16 @@
 //! others that were not counted, the first of which load code and record graphs.
 
 mod figures;
-mod rollout;
 
 use std::time::{Duration, Instant};
 
-use furrow_model::backend::{self, BackendError, PAGE_TOKENS, Page, Room, Slot, Want};
+use furrow_model::backend::{self, Backend, BackendError, PAGE_TOKENS, Page, Room, Slot, Want};
 use furrow_model::config::{Config, SsmConfig};
 use furrow_model::sample::Pick;
 use furrow_model::vision::Tile;
 use half::bf16;
 
 pub use self::figures::{Cases, Figure};
-use self::rollout::Rolling;
-pub use self::rollout::{Rolled, Rollout};
 use crate::arena::Placer;
 use crate::backend::{Device, OpenError, Options, Precision, Stage, SwapError, open_noise};
 use crate::executor::{Executor, ExecutorError, Lane, Matrix};
@@ -172,6 +169,21 @@ pub fn swap(
         }
     }
     Ok(Some(middle(taken)))
+}
+
+/// A model of noise with as many pages as there is memory for, and with room for at least what `room` says.
+///
+/// # Errors
+/// As opening a checkpoint.
+pub fn open_widest(
+    config: &Config,
+    room: Room,
+    options: Options,
+    mut executor: Box<dyn Executor>,
+) -> Result<Box<dyn Backend>, OpenError> {
+    let free = executor.free_bytes()?;
+    let room = figures::widest(config, &options, free, room)?;
+    Ok(open_noise(config, room, options, executor)?)
 }
 
 /// Small numbers everywhere: a product of zeros takes less power, and so runs faster than any other.
@@ -368,26 +380,6 @@ impl Subject {
         Ok(Some([out, back]))
     }
 
-    /// Steps of a rollout for a while, after a third of it that does not count; `None` where it does not fit.
-    ///
-    /// All sessions begin to read at the same time: a wave that takes some steps to flatten. What is under way where the count begins stands for what is under way
-    /// where it ends.
-    ///
-    /// # Errors
-    /// When the device fails.
-    pub fn rollout(&mut self, plan: Rollout, time: Duration) -> Result<Option<Rolled>, BackendError> {
-        let room = self.device.room();
-        let fits = plan.slots() <= room.slots
-            && plan.sessions <= room.logits_max
-            && plan.tiles <= room.features
-            && plan.chunk <= plan.budget
-            && plan.budget.saturating_add(plan.sessions) <= room.rows_max;
-        if !fits {
-            return Ok(None);
-        }
-        Rolling::begin(&mut *self.device, plan).run(time / 3, time).map(Some)
-    }
-
     fn median(
         &mut self,
         mut work: impl FnMut(&mut dyn Device) -> Result<(), BackendError>,
@@ -406,7 +398,7 @@ impl Subject {
 }
 
 /// A tile of noise, `[3, side, side]` in -1..1.
-fn noise_tile(number: u32, side: usize) -> Tile {
+pub fn noise_tile(number: u32, side: usize) -> Tile {
     let value = |index: u32| (index.wrapping_mul(2_654_435_761) >> 8) as f32 / 8_388_608.0 - 1.0;
     let pixels = (0..3 * side * side).map(|index| value(index as u32 ^ number)).collect();
     Tile { pixels, hash: [0; 32] }

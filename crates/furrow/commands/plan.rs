@@ -1,7 +1,7 @@
 //! `furrow plan`: what a model takes on a device, how many sessions fit, and the floor of a rollout, before a machine is rented; what a job's arena takes.
 
 mod arena;
-mod simulate;
+pub mod simulate;
 
 use std::path::PathBuf;
 

@@ -8,11 +8,14 @@
 
 mod actor;
 mod device;
+mod rehearsal;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::thread;
+use std::time::Duration;
 
-use furrow_model::backend::{PAGE_TOKENS, Room};
+use furrow_model::backend::{Backend, PAGE_TOKENS, Room};
 use furrow_model::config::{Config, VisionConfig};
 use furrow_model::floor::{Device, Keep, Mix, Rollout, Work};
 use furrow_rollout::{ContextPolicy, PolicyVersion};
@@ -21,6 +24,7 @@ use furrow_telemetry::{DeviceTime, ManualTime, TimeSource};
 use crate::engine::{Engine, Settings, Swaps};
 use actor::{Actor, Next};
 use device::Air;
+pub use rehearsal::{needs, rehearse};
 
 /// Tokens of a prefill chunk that suit a device of the H200's class: it computes 183 rows in the time it reads their weights.
 pub const PREFILL_CHUNK: u32 = 512;
@@ -28,6 +32,8 @@ pub const PREFILL_CHUNK: u32 = 512;
 pub const PREFILL_TOKENS: u32 = 4096;
 /// Two are made by each trajectory that begins, and one of them is wanted at its next step.
 const SNAPSHOTS: u32 = 32;
+/// Rounds of the sessions before they are watched.
+const WARM_UP: u32 = 4;
 /// Each is held as an id: 4 bytes.
 const TOKENS_MAX: u64 = 50_000_000;
 
@@ -95,44 +101,75 @@ pub fn simulate(
     device: &'static Device,
     settings: &TwinSettings,
 ) -> Result<Outcome, TwinError> {
-    let keep = match settings.keep {
-        ContextPolicy::Append => Keep::Append,
-        ContextPolicy::LastImage => Keep::LastImage,
-        other => return Err(TwinError::Keep(other)),
-    };
-    let Mix { steps, sessions, generated, text, .. } = settings.mix;
-    let least = [
-        ("steps", steps, 1),
-        ("sessions", sessions, 1),
-        ("generated tokens", generated, 1),
-        ("text", text, 3),
-    ];
-    if let Some((what, _, _)) = least.into_iter().find(|(_, has, needs)| has < needs) {
-        return Err(TwinError::TooFew(what));
+    let floor = settings.floor(config, device, Rollout::floor_beside)?;
+    let (time, hand) = TimeSource::manual(0);
+    let room = settings.room(config, device, &floor);
+    let air = Air::new(config.clone(), device, room, (time.clone(), hand.clone()));
+    let clock = Clock { time, hand: Some(hand) };
+    World::new(Box::new(air), clock, settings, &floor)?.watch(settings, floor, WARM_UP)
+}
+
+/// A floor of rollouts, as [`Rollout`] has them.
+type FloorOf = fn(&dyn Work, &Device, &Mix, Keep) -> Rollout;
+
+impl TwinSettings {
+    /// The floor of these sessions, if they can be simulated.
+    fn floor(&self, config: &Config, device: &Device, of: FloorOf) -> Result<Rollout, TwinError> {
+        let keep = match self.keep {
+            ContextPolicy::Append => Keep::Append,
+            ContextPolicy::LastImage => Keep::LastImage,
+            other => return Err(TwinError::Keep(other)),
+        };
+        let Mix { steps, sessions, generated, text, .. } = self.mix;
+        let least = [
+            ("steps", steps, 1),
+            ("sessions", sessions, 1),
+            ("generated tokens", generated, 1),
+            ("text", text, 3),
+        ];
+        if let Some((what, _, _)) = least.into_iter().find(|(_, has, needs)| has < needs) {
+            return Err(TwinError::TooFew(what));
+        }
+        let floor = of(config, device, &self.mix, keep);
+        let tokens = (floor.context_max * sessions as f64) as u64;
+        if tokens > TOKENS_MAX { Err(TwinError::TooLarge { tokens }) } else { Ok(floor) }
     }
-    let floor = Rollout::floor_beside(config, device, &settings.mix, keep);
-    let tokens = (floor.context_max * settings.mix.sessions as f64) as u64;
-    if tokens > TOKENS_MAX {
-        return Err(TwinError::TooLarge { tokens });
+
+    /// The engine as it would be set up for these sessions: a slot each, and one for the fork of each that works.
+    fn of_the_engine(&self, floor: &Rollout) -> Settings {
+        let sessions = self.mix.sessions as u32;
+        let slots = if self.keep == ContextPolicy::Append { sessions } else { 2 * sessions };
+        Settings {
+            state_slots: slots + 2,
+            // With `last_image` the task is read once, on the first fork; its snapshot is what the kept state begins with.
+            snapshot_slots: if self.keep == ContextPolicy::Append { 0 } else { SNAPSHOTS },
+            chunk: self.prefill_chunk,
+            prefill_tokens: self.prefill_tokens,
+            // Beside the floor's longest: the stop id behind each reply.
+            context_tokens_max: floor.context_max as u32 + self.mix.steps as u32 + 1,
+            version: PolicyVersion(0),
+            swaps: Swaps::default(),
+        }
     }
-    let mut world = World::new(config, device, settings, &floor)?;
-    // In the mean a session comes round once in this time.
-    let round = (settings.mix.sessions as f64 / floor.steps_per_second * 1e6) as u64;
-    world.spread(round);
-    world.run_for(4 * round)?;
-    let before = world.reading();
-    let seconds = settings.seconds.unwrap_or(settings.mix.steps as f64 * round as f64 / 1e6);
-    world.run_for((seconds * 1e6) as u64)?;
-    let after = world.reading();
-    let steps = after.steps - before.steps;
-    Ok(Outcome {
-        steps,
-        micros: after.now - before.now,
-        floor,
-        time: after.time.since(&before.time),
-        reply_seconds: (after.waited - before.waited) as f64 / 1e6 / steps.max(1) as f64,
-        parked: after.parked - before.parked,
-    })
+
+    /// Everything the device has beside weights and workspace, as [`Work::sessions_that_fit`] counts it: slots, and pages of what they leave.
+    fn room(&self, config: &Config, device: &Device, floor: &Rollout) -> Room {
+        let engine = self.of_the_engine(floor);
+        let page_bytes = config.session_bytes(PAGE_TOKENS as f64) - config.session_bytes(0.0);
+        let free = device.memory * 0.92 - 6e9 - config.weight_bytes();
+        let slots = engine.state_slots + engine.snapshot_slots;
+        let left = free - f64::from(slots) * config.session_bytes(0.0);
+        Room {
+            slots,
+            pages: (left / page_bytes).max(0.0) as u32,
+            rows_max: self.prefill_tokens + 8 * engine.state_slots,
+            logits_max: engine.state_slots,
+            // A chunk's tiles and one more for each session that is between two chunks; a tile's 256 rows of 5,120 are 2.6 MB.
+            features: 1024,
+            // As much as it takes.
+            parked_bytes: u64::MAX,
+        }
+    }
 }
 
 impl Outcome {
@@ -150,8 +187,7 @@ impl Outcome {
 /// Sessions, their pages, and one engine.
 struct World {
     engine: Engine,
-    time: TimeSource,
-    hand: ManualTime,
+    clock: Clock,
     actors: Vec<Actor>,
     /// When whose page has acted.
     due: BinaryHeap<Reverse<(u64, usize)>>,
@@ -160,6 +196,12 @@ struct World {
     steps: u64,
     /// Microseconds from pages to replies, summed.
     waited: u64,
+}
+
+/// A clock, and the hand that moves it; without one it goes by itself.
+struct Clock {
+    time: TimeSource,
+    hand: Option<ManualTime>,
 }
 
 /// What a moment looks like.
@@ -171,28 +213,43 @@ struct Reading {
     time: DeviceTime,
 }
 
+impl Clock {
+    fn micros(&self) -> u64 {
+        self.time.micros()
+    }
+
+    /// Goes on by so much.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a page takes its time, and there is no state to wait for but the clock's"
+    )]
+    fn pass(&self, micros: u64) {
+        match &self.hand {
+            Some(hand) => hand.advance(micros),
+            None => thread::sleep(Duration::from_micros(micros)),
+        }
+    }
+}
+
 impl World {
     /// Sessions of all ages, their past on the device.
     fn new(
-        config: &Config,
-        device: &'static Device,
+        device: Box<dyn Backend>,
+        clock: Clock,
         settings: &TwinSettings,
         floor: &Rollout,
     ) -> Result<Self, TwinError> {
-        let (time, hand) = TimeSource::manual(0);
-        let settings_of_engine = engine_settings(settings, floor);
-        let room = room(config, device, settings, &settings_of_engine);
-        let air = Air::new(config.clone(), device, room, (time.clone(), hand.clone()));
-        let engine = Engine::with_clock(Box::new(air), settings_of_engine, time.clone())
-            .map_err(|misfit| TwinError::Misfit(misfit.to_string()))?;
+        let config = device.config();
         let tiles = config.screenshot_tokens(settings.mix.screenshot.0, settings.mix.screenshot.1);
         let rows_per_tile = config.vision.as_ref().map_or(1, VisionConfig::rows_per_tile);
         let actor = |index| Actor::new(index, settings, (tiles / rows_per_tile, rows_per_tile));
+        let actors = (0..settings.mix.sessions).map(actor).collect();
+        let engine = Engine::with_clock(device, settings.of_the_engine(floor), clock.time.clone())
+            .map_err(|misfit| TwinError::Misfit(misfit.to_string()))?;
         let mut world = Self {
             engine,
-            time,
-            hand,
-            actors: (0..settings.mix.sessions).map(actor).collect(),
+            clock,
+            actors,
             due: BinaryHeap::new(),
             page_micros: (settings.mix.page_seconds * 1e6) as u64,
             host_micros: settings.host_micros,
@@ -210,28 +267,49 @@ impl World {
         Ok(world)
     }
 
+    /// Watches the sessions, after so many rounds of them.
+    fn watch(mut self, settings: &TwinSettings, floor: Rollout, rounds: u32) -> Result<Outcome, TwinError> {
+        // In the mean a session comes round once in this time.
+        let round = (settings.mix.sessions as f64 / floor.steps_per_second * 1e6) as u64;
+        self.spread(round);
+        self.run_for(u64::from(rounds) * round)?;
+        let before = self.reading();
+        let seconds = settings.seconds.unwrap_or(settings.mix.steps as f64 * round as f64 / 1e6);
+        self.run_for((seconds * 1e6) as u64)?;
+        let after = self.reading();
+        let steps = after.steps - before.steps;
+        Ok(Outcome {
+            steps,
+            micros: after.now - before.now,
+            floor,
+            time: after.time.since(&before.time),
+            reply_seconds: (after.waited - before.waited) as f64 / 1e6 / steps.max(1) as f64,
+            parked: after.parked - before.parked,
+        })
+    }
+
     /// Lets the sessions see their next pages one after another, evenly over this time and not in the order of their ages.
     fn spread(&mut self, micros: u64) {
         for index in 0..self.actors.len() {
             // Multiples of the golden ratio fill a round evenly, and neighbours in age come far apart.
             let place = (index as f64 * 0.618_033_988_75).fract() * micros as f64;
-            self.due.push(Reverse((self.time.micros() + place as u64, index)));
+            self.due.push(Reverse((self.clock.micros() + place as u64, index)));
         }
     }
 
     fn run_for(&mut self, micros: u64) -> Result<(), TwinError> {
-        let end = self.time.micros() + micros;
-        while self.time.micros() < end {
+        let end = self.clock.micros() + micros;
+        while self.clock.micros() < end {
             self.show_due();
-            let before = (self.time.micros(), self.steps);
+            let before = (self.clock.micros(), self.steps);
             if !self.engine.is_idle() {
                 self.engine.step();
-                if self.time.micros() > before.0 {
-                    self.hand.advance(self.host_micros);
+                if self.host_micros > 0 && self.clock.micros() > before.0 {
+                    self.clock.pass(self.host_micros);
                 }
                 self.collect()?;
             }
-            if before == (self.time.micros(), self.steps) {
+            if before == (self.clock.micros(), self.steps) {
                 self.wait(end);
             }
         }
@@ -241,12 +319,12 @@ impl World {
     /// Nothing can run before the next page has acted.
     fn wait(&self, end: u64) {
         let next = self.due.peek().map_or(end, |Reverse((at, _))| (*at).min(end));
-        self.hand.advance(next.saturating_sub(self.time.micros()));
+        self.clock.pass(next.saturating_sub(self.clock.micros()));
     }
 
     fn show_due(&mut self) {
         while let Some(Reverse((at, index))) = self.due.peek().copied()
-            && at <= self.time.micros()
+            && at <= self.clock.micros()
         {
             self.due.pop();
             self.actors[index].show(&mut self.engine, at);
@@ -255,7 +333,7 @@ impl World {
 
     /// Takes what the engine has answered; each page acts and will be seen again.
     fn collect(&mut self) -> Result<(), TwinError> {
-        let now = self.time.micros();
+        let now = self.clock.micros();
         for (index, actor) in self.actors.iter_mut().enumerate() {
             match actor.poll(&mut self.engine)? {
                 Next::Waits => continue,
@@ -272,47 +350,12 @@ impl World {
 
     fn reading(&mut self) -> Reading {
         Reading {
-            now: self.time.micros(),
+            now: self.clock.micros(),
             steps: self.steps,
             waited: self.waited,
             parked: self.engine.parked(),
             time: self.engine.device_time(),
         }
-    }
-}
-
-/// The engine as it would be set up for these sessions: a slot each, and one for the fork of each that works.
-fn engine_settings(settings: &TwinSettings, floor: &Rollout) -> Settings {
-    let sessions = settings.mix.sessions as u32;
-    let slots = if settings.keep == ContextPolicy::Append { sessions } else { 2 * sessions };
-    Settings {
-        state_slots: slots + 2,
-        // With `last_image` the task is read once, on the first fork; its snapshot is what the kept state begins with.
-        snapshot_slots: if settings.keep == ContextPolicy::Append { 0 } else { SNAPSHOTS },
-        chunk: settings.prefill_chunk,
-        prefill_tokens: settings.prefill_tokens,
-        // Beside the floor's longest: the stop id behind each reply.
-        context_tokens_max: floor.context_max as u32 + settings.mix.steps as u32 + 1,
-        version: PolicyVersion(0),
-        swaps: Swaps::default(),
-    }
-}
-
-/// Everything the device has beside weights and workspace, as [`Work::sessions_that_fit`] counts it: slots, and pages of what they leave.
-fn room(config: &Config, device: &Device, settings: &TwinSettings, engine: &Settings) -> Room {
-    let page_bytes = config.session_bytes(PAGE_TOKENS as f64) - config.session_bytes(0.0);
-    let free = device.memory * 0.92 - 6e9 - config.weight_bytes();
-    let slots = engine.state_slots + engine.snapshot_slots;
-    let left = free - f64::from(slots) * config.session_bytes(0.0);
-    Room {
-        slots,
-        pages: (left / page_bytes).max(0.0) as u32,
-        rows_max: settings.prefill_tokens + 8 * engine.state_slots,
-        logits_max: engine.state_slots,
-        // A chunk's tiles and one more for each session that is between two chunks; a tile's 256 rows of 5,120 are 2.6 MB.
-        features: 1024,
-        // As much as it takes.
-        parked_bytes: u64::MAX,
     }
 }
 

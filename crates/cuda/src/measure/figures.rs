@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use furrow_model::backend::{BackendError, PAGE_TOKENS, Room};
 use furrow_model::config::Config;
-use furrow_model::floor::{self, Device, Keep, Mix, Part, Work, seconds};
+use furrow_model::floor::{self, Device, Part, Work, seconds};
 
-use super::{Rates, Rollout, Subject, Yard};
+use super::{Rates, Subject, Yard};
 use crate::backend::{self, OpenError, Options, Precision, Stage};
 use crate::executor::ExecutorError;
 
@@ -30,10 +30,6 @@ pub struct Cases {
     pub chunk: u32,
     /// Tokens of the session that is parked.
     pub parked: u32,
-    /// Sessions of a rollout, each with the first of the screenshots and with the second.
-    pub sessions: u32,
-    /// How long each rollout takes; zero: none.
-    pub rollout: Duration,
 }
 
 /// A figure and what stands against it.
@@ -41,8 +37,6 @@ pub struct Cases {
 pub struct Figure {
     /// What was timed.
     pub what: String,
-    /// What is to be said of how it went; may be empty.
-    pub note: String,
     /// The median; `None` where it does not fit.
     pub taken: Option<Duration>,
     /// Seconds at the device's own rates; `None` where there is no floor to speak of.
@@ -64,8 +58,6 @@ impl Default for Cases {
             pasts: vec![0, 16_384],
             chunk: 2048,
             parked: 8192,
-            sessions: 100,
-            rollout: Duration::from_secs(90),
         }
     }
 }
@@ -89,7 +81,7 @@ impl Cases {
     /// When not even one sequence of the largest context fits.
     pub fn room(&self, config: &Config, options: &Options, free: u64) -> Result<Room, OpenError> {
         let last = |list: &[u32]| list.last().copied().unwrap_or(1);
-        let slots = last(&self.batches).max(2 * self.sessions).max(2);
+        let slots = last(&self.batches).max(2);
         let features = self.screenshots.iter().map(|(width, height)| self.tiles(config, *width, *height));
         let features = features.max().unwrap_or(0);
         // One state of the context that is parked, the pages it begins and ends in full, and what its slot leaves of a block.
@@ -99,40 +91,6 @@ impl Cases {
         let each = (last(&self.contexts).max(self.longest_prefill(config)) + 1).div_ceil(PAGE_TOKENS as u32);
         let room = Room { slots, pages: each, rows_max, logits_max, features, parked_bytes };
         widest(config, options, free, room)
-    }
-
-    /// The largest room that fits into so many bytes, for rollouts that keep so much: their sessions' states, and pages for as many tokens as there is memory for.
-    ///
-    /// # Errors
-    /// When not even one sequence of the largest context fits.
-    pub fn rollout_room(
-        &self,
-        config: &Config,
-        options: &Options,
-        keep: Keep,
-        free: u64,
-    ) -> Result<Room, OpenError> {
-        let sizes = self.rolled_out();
-        let plans = sizes.iter().map(|size| self.plan(config, keep, *size));
-        let (slots, tiles) =
-            plans.fold((1, 0), |(slots, tiles), plan| (plan.slots().max(slots), plan.tiles.max(tiles)));
-        let longest = sizes.iter().map(|size| Rollout { sessions: 1, ..self.plan(config, keep, *size) });
-        let longest = longest.map(|plan| plan.tokens(config)).max().unwrap_or(1);
-        let room = Room {
-            slots,
-            pages: longest.div_ceil(PAGE_TOKENS as u32),
-            rows_max: self.chunk + self.sessions,
-            logits_max: self.sessions,
-            // Of sessions whose screenshots wait to be read while others' are.
-            features: 4 * tiles,
-            parked_bytes: 0,
-        };
-        widest(config, options, free, room)
-    }
-
-    /// Sizes of the screenshots that rollouts have.
-    fn rolled_out(&self) -> &[(usize, usize)] {
-        &self.screenshots[..self.screenshots.len().min(2)]
     }
 
     fn longest_prefill(&self, config: &Config) -> u32 {
@@ -165,7 +123,6 @@ impl Cases {
             let bytes = count * (8 * ssm.inner() * ssm.state + 2 * values) as f64;
             tell(&Figure {
                 what: format!("state update, batch {batch}"),
-                note: String::new(),
                 taken: yard.state_update(ssm, *batch)?,
                 floor: Some(bytes / rates.bandwidth),
                 count,
@@ -190,7 +147,7 @@ impl Cases {
         let mut named = |figure: &Figure| {
             tell(&Figure { what: format!("{}, {label}", figure.what), ..figure.clone() });
         };
-        let mut taking = Taking { config, subject, device: device(rates), tell: &mut named };
+        let mut taking = Taking { config, subject, device: rates.device(0), tell: &mut named };
         // The second context: of sessions that have begun.
         if let Some(context) = self.contexts.get(1).or(self.contexts.first()) {
             for batch in &self.batches {
@@ -211,7 +168,7 @@ impl Cases {
             Stage::Device | Stage::None => ("the device", Some(2.0 * bytes / rates.bandwidth)),
         };
         let what = format!("swap of all weights, staged on {place}");
-        Figure { what, note: String::new(), taken, floor, count: bytes / 1e9, unit: "GB/s" }
+        Figure { what, taken, floor, count: bytes / 1e9, unit: "GB/s" }
     }
 
     /// Takes every figure; `tell` hears each as soon as it is there.
@@ -225,7 +182,7 @@ impl Cases {
         tell: &mut dyn FnMut(&Figure),
     ) -> Result<(), BackendError> {
         let config = subject.device().config().clone();
-        let mut taking = Taking { config, subject, device: device(rates), tell };
+        let mut taking = Taking { config, subject, device: rates.device(0), tell };
         for context in &self.contexts {
             for batch in &self.batches {
                 taking.decode(*batch, *context)?;
@@ -245,53 +202,13 @@ impl Cases {
         taking.park(self.parked)?;
         Ok(())
     }
-
-    /// Takes the rollouts that keep so much, of a subject with a room of theirs.
-    ///
-    /// # Errors
-    /// When the device fails.
-    pub fn measure_rollouts(
-        &self,
-        keep: Keep,
-        subject: &mut Subject,
-        rates: Rates,
-        tell: &mut dyn FnMut(&Figure),
-    ) -> Result<(), BackendError> {
-        let config = subject.device().config().clone();
-        let mut taking = Taking { config, subject, device: device(rates), tell };
-        self.rolled_out().iter().try_for_each(|size| taking.rollout(self, keep, *size))
-    }
-
-    /// What is rolled out, as the floor has it.
-    fn mix(&self, screenshot: (usize, usize)) -> Mix {
-        Mix {
-            screenshot,
-            text: self.text as usize,
-            instructions: 0,
-            sessions: self.sessions as usize,
-            ..Mix::default()
-        }
-    }
-
-    fn plan(&self, config: &Config, keep: Keep, (width, height): (usize, usize)) -> Rollout {
-        let mix = self.mix((width, height));
-        Rollout {
-            sessions: self.sessions,
-            steps: mix.steps as u32,
-            tiles: self.tiles(config, width, height),
-            text: self.text,
-            generated: mix.generated as u32,
-            page: Duration::from_secs_f64(mix.page_seconds),
-            keep,
-            chunk: self.chunk,
-            budget: self.chunk,
-            steps_max: u64::MAX,
-        }
-    }
 }
 
-/// The room with the most pages that fit, from one sequence's, which it has, to one for every slot.
-fn widest(config: &Config, options: &Options, free: u64, room: Room) -> Result<Room, OpenError> {
+/// The room with the most pages that fit into so many bytes: from those it has, to as many for every slot.
+///
+/// # Errors
+/// When not even those it has fit.
+pub(super) fn widest(config: &Config, options: &Options, free: u64, room: Room) -> Result<Room, OpenError> {
     let (each, with) = (room.pages, |pages| Room { pages, ..room });
     let fits = |pages| Ok::<_, OpenError>(backend::plan(config, &with(pages), options)?.total() <= free);
     if !fits(each)? {
@@ -310,10 +227,12 @@ fn widest(config: &Config, options: &Options, free: u64, room: Room) -> Result<R
     Ok(with(low))
 }
 
-/// The device of the floor: what was measured.
-fn device(rates: Rates) -> Device {
-    let Rates { bandwidth, flops } = rates;
-    Device { name: "this one", bandwidth, flops, memory: 0.0, source: "measured in this run" }
+impl Rates {
+    /// The device of a floor, with so many bytes of memory.
+    pub fn device(self, memory: u64) -> Device {
+        let Self { bandwidth, flops } = self;
+        Device { name: "this one", bandwidth, flops, memory: memory as f64, source: "measured in this run" }
+    }
 }
 
 /// Figures being taken.
@@ -334,7 +253,7 @@ impl Taking<'_> {
         unit: &'static str,
     ) {
         let floor = parts.map(|parts| seconds(parts, &self.device));
-        (self.tell)(&Figure { what, note: String::new(), taken, floor, count, unit });
+        (self.tell)(&Figure { what, taken, floor, count, unit });
     }
 
     fn decode(&mut self, batch: u32, context: u32) -> Result<(), BackendError> {
@@ -371,23 +290,6 @@ impl Taking<'_> {
         let bytes = 2.0 * self.config.session_bytes(0.0);
         let parts = [Part { name: "state, read and written", bytes, flops: 0.0 }];
         self.told("fork of a state".to_owned(), taken, Some(&parts), 1.0, "forks/s");
-        Ok(())
-    }
-
-    fn rollout(&mut self, cases: &Cases, keep: Keep, size: (usize, usize)) -> Result<(), BackendError> {
-        let (mix, plan) = (cases.mix(size), cases.plan(&self.config, keep, size));
-        let rolled = self.subject.rollout(plan, cases.rollout)?;
-        let steps = rolled.map_or(0.0, |rolled| rolled.steps as f64);
-        let floor = floor::Rollout::floor(&self.config, &self.device, &mix, keep).steps_per_second;
-        let keeps = if keep == Keep::Append { "append" } else { "last_image" };
-        (self.tell)(&Figure {
-            what: format!("rollout, {} sessions, {keeps}, {}x{}", cases.sessions, size.0, size.1),
-            note: rolled.map_or_else(String::new, |rolled| rolled.to_string()),
-            taken: rolled.map(|rolled| rolled.time),
-            floor: Some(steps / floor),
-            count: steps,
-            unit: "steps/s",
-        });
         Ok(())
     }
 

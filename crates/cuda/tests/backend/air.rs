@@ -31,7 +31,7 @@ pub struct Gauge {
     pub replayed: AtomicUsize,
     /// Launches and products after which the device fails; 0: never.
     pub fails_at: AtomicUsize,
-    /// What lanes were told and have not done.
+    /// What lanes were told to do and have not done.
     pub put_off: AtomicUsize,
     done: AtomicUsize,
 }
@@ -93,6 +93,13 @@ enum Task {
     },
 }
 
+impl Task {
+    /// 1; waiting is no work.
+    fn works(&self) -> usize {
+        usize::from(!matches!(self, Self::Follow { .. }))
+    }
+}
+
 #[derive(Clone)]
 enum Step {
     Launch(Launch),
@@ -127,8 +134,8 @@ impl Air {
     /// Gives a lane a task: it is done at once, or when somebody waits for it.
     fn give(&mut self, lane: Lane, task: Task) -> Done {
         let index = place(lane);
+        self.gauge.put_off.fetch_add(task.works(), Ordering::Relaxed);
         self.queues[index].push_back(task);
-        self.gauge.put_off.fetch_add(1, Ordering::Relaxed);
         if self.late.contains(&lane) { Ok(()) } else { self.catch_up(index, u64::MAX) }
     }
 
@@ -137,7 +144,7 @@ impl Air {
         while self.ended[lane] < tasks
             && let Some(task) = self.queues[lane].pop_front()
         {
-            self.gauge.put_off.fetch_sub(1, Ordering::Relaxed);
+            self.gauge.put_off.fetch_sub(task.works(), Ordering::Relaxed);
             match task {
                 Task::Step(step) => self.step(&step)?,
                 Task::Upload { bytes, to } => self.write_bytes(&bytes, to),

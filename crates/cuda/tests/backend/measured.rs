@@ -1,14 +1,10 @@
 //! The way figures are taken: what is measured runs, what does not fit says so. On air the figures themselves mean nothing.
 
-use std::env;
-use std::time::Duration;
-
 use furrow_cuda::backend::{OpenError, Options, Precision, Stage, plan};
 use furrow_cuda::executor::Executor;
-use furrow_cuda::measure::{Cases, Figure, Rollout, Subject, Yard, Yardstick, swap};
+use furrow_cuda::measure::{Cases, Figure, Subject, Yard, Yardstick, swap};
 use furrow_model::backend::Room;
 use furrow_model::config::Config;
-use furrow_model::floor::Keep;
 
 use crate::air::Air;
 use crate::case::{BYTES, executor, on_a_gpu};
@@ -52,8 +48,6 @@ fn the_table_has_every_case_and_the_room_is_the_largest_that_fits() {
         pasts: vec![0, 2],
         chunk: 4,
         parked: 65,
-        sessions: 1,
-        rollout: Duration::ZERO,
     };
     let options = Options::default();
     let whole = cases.room(&config, &options, BYTES).unwrap();
@@ -119,92 +113,17 @@ fn a_kernel_alone_and_swaps_are_measured_or_do_not_fit() {
     assert!(swap(&config, Stage::Device, Box::new(air), 1).unwrap().is_none());
 }
 
+/// What `tests/peers/transformers_gpu.py` says of transformers, as JSON lines.
 #[test]
-fn rollouts_go_round() {
-    let config = Config::read(made::checkpoint()).unwrap();
-    let room = Room { slots: 4, pages: 4, rows_max: 10, logits_max: 2, features: 2, parked_bytes: 0 };
-    let device = executor().0;
-    let mut subject = Subject::open(&config, room, Options::default(), device, 1).unwrap();
-    let plan = Rollout {
-        sessions: 2,
-        steps: 3,
-        tiles: 1,
-        text: 2,
-        generated: 2,
-        page: Duration::from_millis(1),
-        keep: Keep::Append,
-        chunk: 4,
-        budget: 8,
-        steps_max: 4,
-    };
-    assert!(subject.rollout(Rollout { sessions: 3, ..plan }, Duration::ZERO).unwrap().is_none());
-    for keep in [Keep::Append, Keep::LastImage] {
-        // Over after four steps, long before its time; the second session began a step further.
-        let rolled = subject.rollout(Rollout { keep, ..plan }, Duration::from_secs(600)).unwrap().unwrap();
-        assert!((4..6).contains(&rolled.steps) && rolled.trajectories >= 1, "{keep:?}: {rolled:?}");
-        // A step takes two chunks and one more token, and two sessions may share a batch.
-        assert!(rolled.batches >= 6 && rolled.cut == 0 && rolled.idle < rolled.time, "{keep:?}: {rolled:?}");
-        assert!(rolled.called > Duration::ZERO && (0.0..0.9).contains(&rolled.host_share()), "{rolled:?}");
-        assert!(rolled.idle + rolled.called <= rolled.time, "{rolled:?}");
-    }
-}
-
-/// `tests/gpu.sh bench`: a JSON line a figure, of the published model.
-#[test]
-#[ignore = "measures a GPU: tests/gpu.sh bench"]
-fn bench() {
+#[ignore = "tells of a GPU: tests/gpu.sh bench"]
+fn gap() {
     assert!(on_a_gpu(), "FURROW_TEST_GPU is not set");
-    let times = env::var("FURROW_BENCH_TIMES").map_or(5, |times| times.parse().unwrap());
-    let (config, options) = (Config::published(), Options::default());
-    // Four of them, and everything else, in nine minutes.
-    let rollout = env::var("FURROW_BENCH_ROLLOUT_SECONDS").map_or(60, |seconds| seconds.parse().unwrap());
-    let cases = Cases { rollout: Duration::from_secs(rollout), ..Cases::default() };
-    let mut gpu: Box<dyn Executor> = executor().0;
-    let mut yard = Yard::open(&mut *gpu, Yardstick::default(), times).unwrap();
-    let found = yard.rates().unwrap();
-    println!("{{\"copy_bytes_per_second\": {:e}, \"product_flops\": {:e}}}", found.bandwidth, found.flops);
-    let mut tell = |figure: &Figure| {
-        let said = serde_json::json!({
-            "what": figure.what, "note": figure.note, "fits": figure.taken.is_some(),
-            "seconds": figure.taken.map(|taken| taken.as_secs_f64()),
-            "floor_seconds": figure.floor, "share": figure.share(), "rate": figure.rate(), "unit": figure.unit,
-        });
-        println!("{said}");
-    };
-    cases.measure_alone(&config, &mut yard, found, &mut tell).unwrap();
-    let room = cases.room(&config, &options, gpu.free_bytes().unwrap()).unwrap();
     for (what, Gap { p50, p99, mean }) in [
         ("decode against prefill, log-prob", Gap::of_the_oracle(Precision::Usual)),
         ("decode against prefill, log-prob, by chunks and pages", Gap::of_a_made_one(Precision::Usual)),
     ] {
-        let said = serde_json::json!({ "what": what, "unit": "nats", "p50": p50, "p99": p99, "mean": mean });
-        println!("{said}");
-    }
-    println!("{{\"room\": \"{room:?}\"}}");
-    let mut subject = Subject::open(&config, room, options, gpu, times).unwrap();
-    cases.measure(&mut subject, found, &mut tell).unwrap();
-    // Each needs the memory of all the others.
-    drop(subject);
-    for keep in [Keep::Append, Keep::LastImage] {
-        let mut gpu = executor().0;
-        let room = cases.rollout_room(&config, &options, keep, gpu.free_bytes().unwrap()).unwrap();
-        println!("{{\"room\": \"{keep:?}: {room:?}\"}}");
-        let mut subject = Subject::open(&config, room, options, gpu, times).unwrap();
-        cases.measure_rollouts(keep, &mut subject, found, &mut tell).unwrap();
-    }
-    let others = [
-        ("deterministic", Options { deterministic: true, ..options }),
-        ("wide_residual", Options { precision: Precision::WideResidual, ..options }),
-        ("narrow_state", Options { precision: Precision::NarrowState, ..options }),
-    ];
-    for (label, options) in others {
-        let mut gpu = executor().0;
-        let room = cases.room(&config, &options, gpu.free_bytes().unwrap()).unwrap();
-        let mut subject = Subject::open(&config, room, options, gpu, times).unwrap();
-        cases.measure_with(label, &mut subject, found, &mut tell).unwrap();
-    }
-    for stage in [Stage::Device, Stage::Host] {
-        let taken = swap(&config, stage, executor().0, times).unwrap();
-        tell(&Cases::swapped(&config, found, stage, taken));
+        println!(
+            "{{\"what\": \"{what}\", \"unit\": \"nats\", \"p50\": {p50}, \"p99\": {p99}, \"mean\": {mean}}}"
+        );
     }
 }

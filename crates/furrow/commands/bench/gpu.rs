@@ -1,20 +1,23 @@
-//! `furrow bench gpu`: decode, prefill, vision, forks, parking and swaps of weights on a GPU, each beside its floor at the rates that the same run measured.
+//! `furrow bench gpu`: decode, prefill, vision, forks, parking, swaps of weights and whole rollouts on a GPU, each beside its floor at the rates that the same
+//! run measured.
 //!
-//! Weights are noise made here, so no checkpoint is needed; what does not fit says so.
+//! Weights are noise made here, so no checkpoint is needed; what does not fit says so. Parts open the GPU one after another, for each takes all of its memory.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use furrow_cuda::backend::{Options, Precision, Stage};
 use furrow_cuda::executor::Executor;
 use furrow_cuda::gpu::{Gpu, Places};
-use furrow_cuda::measure::{Cases, Figure, Rates, Subject, Yard, Yardstick, swap};
+use furrow_cuda::measure::{Cases, Figure, Rates, Subject, Yard, Yardstick, open_widest, swap};
 use furrow_model::config::Config;
-use furrow_model::floor::Keep;
+use furrow_model::floor::Mix;
+use furrow_policy::twin::{self, Outcome, TwinSettings};
+use furrow_rollout::ContextPolicy;
 use serde_json::json;
 
 use crate::commands::model::chain;
+use crate::commands::plan::simulate;
 use crate::{Failure, output};
 
 /// What to measure, and where.
@@ -32,15 +35,21 @@ pub struct GpuArgs {
     /// Where compiled kernels are kept
     #[arg(long, value_name = "DIR", default_value = ".cache/kernels")]
     kernel_cache: PathBuf,
-    /// Tokens of a prefill chunk
+    /// Tokens of a prefill chunk, where a prefill is measured alone
     #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..=65_000))]
     chunk: u32,
     /// Runs of each figure; their median counts
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     times: u32,
-    /// Seconds of each rollout; 0: none
-    #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    /// Seconds in which each rollout is watched
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
+    /// Sessions of the rollouts
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    sessions: u64,
+    /// Only these parts, commas between [default: all of them]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Part>,
     /// States of the recurrence in bfloat16
     #[arg(long)]
     narrow_state: bool,
@@ -55,111 +64,208 @@ pub struct GpuArgs {
     json: bool,
 }
 
+/// A part of the measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// State updates, decode, prefill, vision, forks and parking
+    Figures,
+    /// Some of them again: deterministic, with the residual stream in float32, with states in bfloat16
+    Variants,
+    /// The engine itself, with pages that take two seconds
+    Rollouts,
+    /// Swaps of all weights, staged on the device and on the host
+    Swaps,
+}
+
 /// Runs the command.
 pub fn run(args: &GpuArgs) -> Result<(), Failure> {
     let config = match &args.checkpoint {
         Some(dir) => Config::read(dir).map_err(|error| Failure::Input(vec![chain(&error)]))?,
         None => Config::published(),
     };
-    let mut gpu = open(args)?;
-    let (name, times) = (gpu.device().name().to_owned(), args.times as usize);
-    let mut yard = Yard::open(&mut gpu, Yardstick::default(), times)?;
-    let found = yard.rates()?;
-    let precision = match (args.narrow_state, args.wide_residual) {
-        (true, _) => Precision::NarrowState,
-        (_, true) => Precision::WideResidual,
-        _ => Precision::Usual,
+    let bench = Bench::begin(args, config)?;
+    let mut rows = Vec::new();
+    let mut tell = |figure: &Figure| {
+        if args.json {
+            output::line(value(figure).to_string());
+        } else {
+            rows.push(row(figure));
+        }
     };
-    let (options, cases) = (
-        Options { precision, deterministic: args.deterministic, ..Options::default() },
-        Cases { chunk: args.chunk, rollout: Duration::from_secs(args.seconds), ..Cases::default() },
-    );
-    let mut alone: Vec<Figure> = Vec::new();
-    cases.measure_alone(&config, &mut yard, found, &mut |figure| alone.push(figure.clone()))?;
-    let room = cases.room(&config, &options, gpu.free_bytes()?);
-    let room = room.map_err(|error| Failure::Input(vec![chain(&error)]))?;
-    let subject = Subject::open(&config, room, options, Box::new(gpu), times);
-    let mut subject = subject.map_err(|error| Failure::Input(vec![chain(&error)]))?;
-    let plan = subject.device().plan().to_string();
-    if args.json {
-        let head = json!({
-            "gpu": name, "copy_bytes_per_second": found.bandwidth, "product_flops": found.flops, "plan": plan,
-            "state_slots": room.slots, "pages": room.pages, "rows_max": room.rows_max, "times": times,
-        });
-        output::line(head.to_string());
-        let mut tell = |figure: &Figure| output::line(value(figure).to_string());
-        alone.iter().for_each(&mut tell);
-        cases.measure(&mut subject, found, &mut tell)?;
-        drop(subject);
-        rollouts(args, &config, &options, &cases, found, &mut tell)?;
-        return swaps(args, &config, found, &mut tell);
+    if bench.takes(Part::Figures) {
+        bench.figures(&mut tell)?;
     }
-    output::line(format!(
-        "{name}: copies {:.2} TB/s, products {:.0} TFLOP/s in bfloat16; {plan}",
-        found.bandwidth / 1e12,
-        found.flops / 1e12
-    ));
-    let mut rows: Vec<Vec<String>> = alone.iter().map(row).collect();
-    let mut tell = |figure: &Figure| rows.push(row(figure));
-    cases.measure(&mut subject, found, &mut tell)?;
-    drop(subject);
-    rollouts(args, &config, &options, &cases, found, &mut tell)?;
-    swaps(args, &config, found, &mut tell)?;
-    output::table(&["", "measured", "floor", "share", "rate"], &rows);
+    if bench.takes(Part::Variants) {
+        bench.variants(&mut tell)?;
+    }
+    if bench.takes(Part::Swaps) {
+        bench.swaps(&mut tell)?;
+    }
+    if !rows.is_empty() {
+        output::table(&["", "measured", "floor", "share", "rate"], &rows);
+    }
+    if bench.takes(Part::Rollouts) {
+        bench.rollouts()?;
+    }
     Ok(())
+}
+
+/// A GPU whose rates are known.
+struct Bench<'a> {
+    args: &'a GpuArgs,
+    config: Config,
+    options: Options,
+    cases: Cases,
+    rates: Rates,
+    /// Bytes of the device that were free.
+    free: u64,
+}
+
+impl<'a> Bench<'a> {
+    /// Measures the device's own rates, and says them.
+    fn begin(args: &'a GpuArgs, config: Config) -> Result<Self, Failure> {
+        let mut gpu = open(args)?;
+        let (name, free) = (gpu.device().name().to_owned(), gpu.free_bytes()?);
+        let rates = Yard::open(&mut gpu, Yardstick::default(), args.times as usize)?.rates()?;
+        let precision = match (args.narrow_state, args.wide_residual) {
+            (true, _) => Precision::NarrowState,
+            (_, true) => Precision::WideResidual,
+            _ => Precision::Usual,
+        };
+        if args.json {
+            let head = json!({
+                "gpu": name, "copy_bytes_per_second": rates.bandwidth, "product_flops": rates.flops, "free_bytes": free,
+                "times": args.times,
+            });
+            output::line(head.to_string());
+        } else {
+            output::line(format!(
+                "{name}: copies {:.2} TB/s, products {:.0} TFLOP/s in bfloat16",
+                rates.bandwidth / 1e12,
+                rates.flops / 1e12
+            ));
+        }
+        let options = Options { precision, deterministic: args.deterministic, ..Options::default() };
+        Ok(Self {
+            args,
+            config,
+            options,
+            cases: Cases { chunk: args.chunk, ..Cases::default() },
+            rates,
+            free,
+        })
+    }
+
+    fn takes(&self, part: Part) -> bool {
+        self.args.only.is_empty() || self.args.only.contains(&part)
+    }
+
+    fn figures(&self, tell: &mut dyn FnMut(&Figure)) -> Result<(), Failure> {
+        let mut gpu = open(self.args)?;
+        let mut yard = Yard::open(&mut gpu, Yardstick::default(), self.args.times as usize)?;
+        self.cases.measure_alone(&self.config, &mut yard, self.rates, tell)?;
+        Ok(self.cases.measure(&mut self.subject(self.options)?, self.rates, tell)?)
+    }
+
+    fn variants(&self, tell: &mut dyn FnMut(&Figure)) -> Result<(), Failure> {
+        let options = self.options;
+        let others = [
+            ("deterministic", Options { deterministic: true, ..options }),
+            ("wide_residual", Options { precision: Precision::WideResidual, ..options }),
+            ("narrow_state", Options { precision: Precision::NarrowState, ..options }),
+        ];
+        for (label, options) in others {
+            self.cases.measure_with(label, &mut self.subject(options)?, self.rates, tell)?;
+        }
+        Ok(())
+    }
+
+    /// The model on a GPU that has nothing else.
+    fn subject(&self, options: Options) -> Result<Subject, Failure> {
+        let mut gpu = open(self.args)?;
+        let room = self.cases.room(&self.config, &options, gpu.free_bytes()?).map_err(refused)?;
+        Subject::open(&self.config, room, options, Box::new(gpu), self.args.times as usize).map_err(refused)
+    }
+
+    fn swaps(&self, tell: &mut dyn FnMut(&Figure)) -> Result<(), Failure> {
+        for stage in [Stage::Device, Stage::Host] {
+            let taken = swap(&self.config, stage, Box::new(open(self.args)?), self.args.times as usize)?;
+            tell(&Cases::swapped(&self.config, self.rates, stage, taken));
+        }
+        Ok(())
+    }
+
+    /// The engine's own loop, for each way to keep what was seen and two sizes of screenshots.
+    fn rollouts(&self) -> Result<(), Failure> {
+        let mut rows = Vec::new();
+        for keep in [ContextPolicy::LastImage, ContextPolicy::Append] {
+            for screenshot in self.cases.screenshots.iter().take(2).copied() {
+                let what = format!("{keep}, {}x{}", screenshot.0, screenshot.1);
+                match self.rollout(keep, screenshot) {
+                    Ok(outcome) if self.args.json => {
+                        let mut said = simulate::entry(&keep, &outcome);
+                        let sessions = self.args.sessions;
+                        said.insert(
+                            "what".to_owned(),
+                            json!(format!("rollout, {sessions} sessions, {what}")),
+                        );
+                        said.insert("trajectories_per_hour".to_owned(), json!(per_hour(&outcome)));
+                        output::line(serde_json::Value::from(said).to_string());
+                    }
+                    Ok(outcome) => rows.push(simulate::row(&what, &outcome)),
+                    Err(Failure::Input(why)) => output::line(
+                        json!({ "what": format!("rollout, {what}"), "fits": false, "why": why }).to_string(),
+                    ),
+                    Err(other) => return Err(other),
+                }
+            }
+        }
+        if !rows.is_empty() {
+            output::line(format!(
+                "\n{} sessions, pages of two seconds, the floor of one thing after another",
+                self.args.sessions
+            ));
+            output::table(&simulate::HEADER, &rows);
+        }
+        Ok(())
+    }
+
+    fn rollout(&self, keep: ContextPolicy, screenshot: (usize, usize)) -> Result<Outcome, Failure> {
+        let settings = TwinSettings {
+            mix: Mix { screenshot, sessions: self.args.sessions as usize, ..Mix::default() },
+            keep,
+            prefill_chunk: twin::PREFILL_CHUNK,
+            prefill_tokens: twin::PREFILL_TOKENS,
+            host_micros: 0,
+            seconds: Some(self.args.seconds as f64),
+        };
+        let device = self.rates.device(self.free);
+        let room = twin::needs(&self.config, &device, &settings).map_err(refused)?;
+        let subject =
+            open_widest(&self.config, room, self.options, Box::new(open(self.args)?)).map_err(refused)?;
+        twin::rehearse(subject, &device, &settings).map_err(refused)
+    }
+}
+
+/// Of the steps that a trajectory has.
+fn per_hour(outcome: &Outcome) -> f64 {
+    outcome.steps_per_second() * 3600.0 / Mix::default().steps as f64
+}
+
+fn refused(error: impl std::error::Error + 'static) -> Failure {
+    Failure::Input(vec![chain(&error)])
 }
 
 fn open(args: &GpuArgs) -> Result<Gpu, Failure> {
     let (ordinal, libraries, cache) = (args.gpu, args.cuda_libraries.clone(), args.kernel_cache.clone());
-    let gpu = Gpu::open(&Places { ordinal, libraries, cache });
-    gpu.map_err(|error| Failure::Input(vec![chain(&error)]))
-}
-
-/// Rollouts: a device opened anew for each way to keep what was seen, for each has its own share of states and pages.
-fn rollouts(
-    args: &GpuArgs,
-    config: &Config,
-    options: &Options,
-    cases: &Cases,
-    found: Rates,
-    tell: &mut dyn FnMut(&Figure),
-) -> Result<(), Failure> {
-    if cases.rollout.is_zero() {
-        return Ok(());
-    }
-    let refused = |error| Failure::Input(vec![chain(&error)]);
-    for keep in [Keep::Append, Keep::LastImage] {
-        let mut gpu = open(args)?;
-        let room = cases.rollout_room(config, options, keep, gpu.free_bytes()?).map_err(refused)?;
-        let subject = Subject::open(config, room, *options, Box::new(gpu), args.times as usize);
-        cases.measure_rollouts(keep, &mut subject.map_err(refused)?, found, tell)?;
-    }
-    Ok(())
-}
-
-/// Exchanges of all weights: a device opened anew for each, for each takes the memory of everything else.
-fn swaps(
-    args: &GpuArgs,
-    config: &Config,
-    found: Rates,
-    tell: &mut dyn FnMut(&Figure),
-) -> Result<(), Failure> {
-    for stage in [Stage::Device, Stage::Host] {
-        let taken = swap(config, stage, Box::new(open(args)?), args.times as usize)?;
-        tell(&Cases::swapped(config, found, stage, taken));
-    }
-    Ok(())
+    Gpu::open(&Places { ordinal, libraries, cache }).map_err(refused)
 }
 
 fn row(figure: &Figure) -> Vec<String> {
     let millis = |seconds: f64| format!("{:.3} ms", seconds * 1e3);
     let dash = || "–".to_owned();
     vec![
-        [&*figure.what, &*figure.note]
-            .into_iter()
-            .filter(|part| !part.is_empty())
-            .collect::<Vec<_>>()
-            .join(": "),
+        figure.what.clone(),
         figure.taken.map_or("does not fit".to_owned(), |taken| millis(taken.as_secs_f64())),
         figure.floor.map_or_else(dash, millis),
         output::percent(figure.share()),
@@ -169,7 +275,7 @@ fn row(figure: &Figure) -> Vec<String> {
 
 fn value(figure: &Figure) -> serde_json::Value {
     json!({
-        "what": figure.what, "note": figure.note, "fits": figure.taken.is_some(), "seconds": figure.taken.map(|taken| taken.as_secs_f64()),
+        "what": figure.what, "fits": figure.taken.is_some(), "seconds": figure.taken.map(|taken| taken.as_secs_f64()),
         "floor_seconds": figure.floor, "share": figure.share(), "rate": figure.rate(), "unit": figure.unit,
     })
 }

@@ -1,5 +1,7 @@
 //! `furrow plan --simulate`: what the scheduler makes of the floor.
 
+use std::fmt::Display;
+
 use clap::Args;
 use furrow_model::config::Config;
 use furrow_model::floor::{Device, Mix};
@@ -67,34 +69,39 @@ impl SimulateArgs {
             "\nThe scheduler on a device of air, chunks of {} tokens, {} beside decode, {} us of the host's a batch",
             self.prefill_chunk, self.prefill_tokens, self.host_micros
         ));
-        let idle = ["no work", "no room", "host"];
-        let header = [
-            "  context",
-            "steps/s",
-            "floor",
-            "share",
-            "reply",
-            "parked",
-            "decode",
-            "prefill",
-            "vision",
-            "copy",
-            "weights",
-        ];
-        let header: Vec<&str> = header.into_iter().chain(idle).collect();
+        let row = |(keep, outcome): &(ContextPolicy, Outcome)| row(keep, outcome);
         let rows: Vec<Vec<String>> = outcomes.iter().map(row).collect();
-        output::table(&header, &rows);
+        output::table(&HEADER, &rows);
         output::line(
             "  The floor of two streams: screenshots are encoded beside decode, and vision is what was waited for.\n  From decode on: shares of the device's time; it is idle where there is no work, no room or the host is awaited.",
         );
     }
 }
 
-fn row((keep, outcome): &(ContextPolicy, Outcome)) -> Vec<String> {
+/// What [`row`] has.
+pub const HEADER: [&str; 14] = [
+    "  context",
+    "steps/s",
+    "floor",
+    "share",
+    "reply",
+    "parked",
+    "decode",
+    "prefill",
+    "vision",
+    "copy",
+    "weights",
+    "no work",
+    "no room",
+    "host",
+];
+
+/// An outcome in a table, under what it is of.
+pub fn row(what: &dyn Display, outcome: &Outcome) -> Vec<String> {
     let share =
         |used: &DeviceUse| output::percent(Some(outcome.time.of(*used) as f64 / outcome.micros as f64));
     let figures = [
-        format!("  {keep}, {:.0} s", outcome.micros as f64 / 1e6),
+        format!("  {what}, {:.0} s", outcome.micros as f64 / 1e6),
         format!("{:.2}", outcome.steps_per_second()),
         format!("{:.2}", outcome.floor.steps_per_second),
         output::percent(Some(outcome.share())),
@@ -106,19 +113,25 @@ fn row((keep, outcome): &(ContextPolicy, Outcome)) -> Vec<String> {
 
 /// The outcomes for a program.
 pub fn value(outcomes: &[(ContextPolicy, Outcome)]) -> Value {
-    let one = |(keep, outcome): &(ContextPolicy, Outcome)| {
-        let uses: Map<String, Value> = DeviceUse::ALL
-            .iter()
-            .map(|used| (used.word().to_owned(), Value::from(outcome.time.of(*used))))
-            .collect();
-        json!({
-            "context": keep.to_string(), "steps": outcome.steps, "micros": outcome.micros,
-            "steps_per_second": outcome.steps_per_second(), "floor_steps_per_second": outcome.floor.steps_per_second,
-            "share": outcome.share(), "reply_seconds": outcome.reply_seconds, "parked": outcome.parked,
-            "device_micros": uses,
-        })
-    };
-    outcomes.iter().map(one).collect()
+    outcomes.iter().map(|(keep, outcome)| Value::from(entry(keep, outcome))).collect()
+}
+
+/// An outcome for a program.
+pub fn entry(keep: &ContextPolicy, outcome: &Outcome) -> Map<String, Value> {
+    let uses: Map<String, Value> = DeviceUse::ALL
+        .iter()
+        .map(|used| (used.word().to_owned(), Value::from(outcome.time.of(*used))))
+        .collect();
+    let said = json!({
+        "context": keep.to_string(), "steps": outcome.steps, "micros": outcome.micros,
+        "steps_per_second": outcome.steps_per_second(), "floor_steps_per_second": outcome.floor.steps_per_second,
+        "share": outcome.share(), "reply_seconds": outcome.reply_seconds, "parked": outcome.parked,
+        "device_micros": uses,
+    });
+    match said {
+        Value::Object(said) => said,
+        _ => unreachable!("an object was written above"),
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

@@ -19,6 +19,18 @@ use crate::metered::parts_of;
 /// What the twin draws: never the id that ends a reply.
 pub const DRAWN: u32 = 1;
 
+/// A draw of it.
+pub fn drawn() -> Picked {
+    Picked::Token(Token {
+        id: DRAWN,
+        logprob: 0.0,
+        sampled_logprob: 0.0,
+        kept_count: None,
+        kept_ids: Vec::new(),
+        entropy: 0.0,
+    })
+}
+
 /// Bytes a second between device and host: what a PCIe 5 x16 link carries in one direction, an estimate.
 const HOST_BYTES_A_SECOND: f64 = 55e9;
 
@@ -174,15 +186,7 @@ impl Backend for Air {
 
     fn sample(&mut self, picks: &[Pick<'_>]) -> Vec<Picked> {
         self.catch_up();
-        let token = Token {
-            id: DRAWN,
-            logprob: 0.0,
-            sampled_logprob: 0.0,
-            kept_count: None,
-            kept_ids: Vec::new(),
-            entropy: 0.0,
-        };
-        picks.iter().map(|_| Picked::Token(token.clone())).collect()
+        picks.iter().map(|_| drawn()).collect()
     }
 
     fn clear(&mut self, _: Slot) {

@@ -79,16 +79,6 @@ fn last_image_reaches_nine_tenths_of_its_floor_at_seven_tiles() {
     check_share(SEVEN_TILES, ContextPolicy::LastImage);
 }
 
-/// Sessions come in waves, and at seven tiles not all of them fit at once: a window of a few rounds may lie in a crest and see more than the floor, or where
-/// their states are parked and see less. Over a trajectory both are in it.
-#[test]
-fn a_window_shorter_than_a_trajectory_sees_a_wave() {
-    let whole = settings(SEVEN_TILES, ContextPolicy::Append);
-    let share = |seconds| run_on("h200", &TwinSettings { seconds: Some(seconds), ..whole }).share();
-    let shares = [60.0, 120.0].map(share);
-    assert!(shares[0] > 1.0 && shares[1] < 1.0, "{shares:?}");
-}
-
 /// What the host takes between two batches is the device's loss, and is counted as that.
 #[test]
 fn host_time_is_accounted_for() {
@@ -160,7 +150,8 @@ fn a_small_device_parks_and_says_so() {
     let seconds = Some(60.0);
     let outcome =
         run_on("l40s", &TwinSettings { mix, seconds, ..settings(SEVEN_TILES, ContextPolicy::Append) });
-    assert!(outcome.parked > 0 && outcome.time.of(DeviceUse::Copy) > 0, "{outcome:?}");
+    // States go and come beside batches: what counts as copying is what was waited for, and that may be nothing.
+    assert!(outcome.parked > 0 && outcome.share() < 1.0, "{outcome:?}");
     assert_eq!(outcome.time.total(), outcome.micros);
 }
 
