@@ -386,7 +386,7 @@ def copies(states, batch):
         return {key: copies(state, batch) for key, state in states.items()}
     if isinstance(states, (list, tuple)):
         return [copies(state, batch) for state in states]
-    return states.repeat_interleave(batch, dim=0)
+    return None if states is None else states.repeat_interleave(batch, dim=0)
 
 
 def values(states):

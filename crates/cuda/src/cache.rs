@@ -64,7 +64,7 @@ impl Cache {
             key.update(text);
         };
         part(&format!("furrow cubin 1, nvrtc {major}.{minor}"));
-        options(target).iter().for_each(|option| part(option));
+        options(target, (major, minor)).iter().for_each(|option| part(option));
         for Source { name, text } in HEADERS.iter().copied().chain([source]) {
             part(name);
             part(text);

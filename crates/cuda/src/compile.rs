@@ -11,6 +11,8 @@ use std::ptr;
 use cudarc::nvrtc::result::{self, NvrtcError};
 use cudarc::nvrtc::sys;
 use libloading::Library;
+use object::read::File;
+use object::{Object, ObjectSection};
 
 use crate::device::Target;
 use crate::sources::{HEADERS, Source};
@@ -122,7 +124,7 @@ impl Compiler {
     /// Compiles a file.
     pub fn compile(&self, source: Source<'_>, target: Target) -> Result<Cubin, CompileError> {
         let program = Program::new(source)?;
-        let options = options(target);
+        let options = options(target, self.version);
         // SAFETY: the program was created and is not destroyed before it is dropped.
         let compiled = unsafe { result::compile_program(program.0, &options) };
         let log = program.log()?;
@@ -136,16 +138,26 @@ impl Compiler {
 }
 
 impl Cubin {
-    /// What each kernel of the file takes, as the log has it.
+    /// Names of the file's kernels: each has a section of code. The log is no place to look for them, for a compiler that keeps what it made says nothing the
+    /// second time.
+    pub fn kernels(&self) -> Vec<String> {
+        let Ok(file) = File::parse(&*self.image) else { return Vec::new() };
+        let name_of =
+            |section: object::Section<'_, '_>| Some(section.name().ok()?.strip_prefix(".text.")?.to_owned());
+        file.sections().filter_map(name_of).collect()
+    }
+
+    /// What each kernel of the file takes, as the log has it: nothing where the compiler did not say it.
     pub fn usage(&self) -> Vec<Usage> {
         usage(&self.log)
     }
 }
 
-/// All options of a compilation.
-pub(crate) fn options(target: Target) -> Vec<String> {
+/// All options of a compilation. From 13.0 on the compiler can be told not to keep what it makes: `cache.rs` does, and keeps the log with it.
+pub(crate) fn options(target: Target, version: (i32, i32)) -> Vec<String> {
     let target = format!("--gpu-architecture={}", target.name());
-    OPTIONS.iter().map(ToString::to_string).chain([target]).collect()
+    let no_cache = (version >= (13, 0)).then(|| "--no-cache".to_owned());
+    OPTIONS.iter().map(ToString::to_string).chain([target]).chain(no_cache).collect()
 }
 
 /// Loads the compiler and what it opens by itself out of one folder, for good: whoever asks for the bare names later gets these.

@@ -30,9 +30,9 @@ impl Kernels {
             let module = unsafe { result::module::load_data(cubin.image.as_ptr().cast()) };
             let module = module.map_err(failed("load a kernel"))?;
             kernels.modules.push(module);
-            for usage in cubin.usage() {
-                let function = function(module, &usage.kernel, shared_bytes);
-                kernels.functions.insert(usage.kernel, function.map_err(failed("find a kernel"))?);
+            for name in cubin.kernels() {
+                let function = function(module, &name, shared_bytes);
+                kernels.functions.insert(name, function.map_err(failed("find a kernel"))?);
             }
         }
         Ok(kernels)

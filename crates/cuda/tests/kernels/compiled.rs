@@ -40,8 +40,10 @@ fn every_kernel_compiles_without_a_spill() {
         let cubin = cache.get(source, target).unwrap_or_else(|error| panic!("{error}"));
         assert!(cubin.image.starts_with(b"\x7fELF"), "{}: no machine code", source.name);
         let usage = cubin.usage();
-        let kernels = source.text.matches("EXPORT(").count();
-        assert!(kernels > 0 && !usage.is_empty(), "{}: no kernel in\n{}", source.name, cubin.log);
+        let told: BTreeSet<String> = usage.iter().map(|usage| usage.kernel.clone()).collect();
+        let (kernels, there) = (source.text.matches("EXPORT(").count(), cubin.kernels());
+        assert!(kernels > 0 && !told.is_empty(), "{}: no kernel in\n{}", source.name, cubin.log);
+        assert_eq!(told, there.into_iter().collect(), "{}: kernels in the log and in the code", source.name);
         for kernel in usage {
             if kernel.spill_bytes > 0 {
                 spills.push(format!("{} for {}: {kernel:?}", source.name, target.name()));
