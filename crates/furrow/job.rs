@@ -18,7 +18,7 @@ use furrow_env::{EnvConfig, EnvFile};
 use furrow_policy::{PolicyConfig, PolicyFile};
 use furrow_records::{RecordsConfig, RecordsFile};
 use furrow_rollout::{Id, Run};
-use furrow_tasks::{TasksConfig, TasksFile};
+use furrow_tasks::{EvalConfig, EvalFile, TasksConfig, TasksFile};
 use furrow_telemetry::{TelemetryConfig, TelemetryFile};
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +45,8 @@ pub struct JobFile {
     pub records: RecordsFile,
     /// How often, how long and how many.
     pub limits: LimitsFile,
+    /// What versions of the policy are tried on while the job runs.
+    pub eval: EvalFile,
     /// What is logged and counted.
     pub telemetry: TelemetryFile,
 }
@@ -57,7 +59,7 @@ pub struct RunFile {
     pub name: String,
     /// Where run directories are made.
     pub output_dir: PathBuf,
-    /// Every random choice descends from it: `tasks.seed` and `policy.sampling.seed` are this one where they are left out.
+    /// Every random choice descends from it: `tasks.seed`, `eval.seed` and `policy.sampling.seed` are this one where they are left out.
     pub seed: u64,
 }
 
@@ -80,6 +82,8 @@ pub struct Job {
     pub records: RecordsConfig,
     /// `[limits]`.
     pub limits: LimitsConfig,
+    /// `[eval]`, where it names tasks.
+    pub eval: Option<EvalConfig>,
     /// `[telemetry]`.
     pub telemetry: TelemetryConfig,
     /// The whole job as TOML: every key with its value, paths absolute. Reading it anywhere gives this job again.
@@ -146,6 +150,7 @@ impl JobFile {
         let score = note(self.score.check(base), &mut problems);
         let records = note(self.records.check(), &mut problems);
         let limits = note(self.limits.check(), &mut problems);
+        let eval = note(self.eval.check(base), &mut problems);
         let telemetry = note(self.telemetry.check(), &mut problems);
         let (
             Some(run_name),
@@ -155,8 +160,9 @@ impl JobFile {
             Some(score),
             Some(records),
             Some(limits),
+            Some(eval),
             Some(telemetry),
-        ) = (run_name, tasks, policy, env, score, records, limits, telemetry)
+        ) = (run_name, tasks, policy, env, score, records, limits, eval, telemetry)
         else {
             return Err(problems);
         };
@@ -176,6 +182,7 @@ impl JobFile {
             score,
             records,
             limits,
+            eval,
             telemetry,
             resolved,
             warnings,
@@ -190,6 +197,7 @@ impl JobFile {
             policy: self.policy.resolved(base),
             env: self.env.resolved(base),
             score: self.score.resolved(base),
+            eval: self.eval.resolved(base),
             ..self
         }
     }
@@ -242,6 +250,7 @@ fn inherit(tree: &mut Node, name: &str) {
     tree.default_to("run.name", name.into());
     if let Some(seed) = tree.plain("run.seed").cloned() {
         tree.default_to("tasks.seed", seed.clone());
+        tree.default_to("eval.seed", seed.clone());
         tree.default_to("policy.sampling.seed", seed);
     }
 }
@@ -337,7 +346,7 @@ mod tests {
     #[test]
     fn everything_wrong_comes_at_once_in_the_order_of_the_file() {
         check(JOB, &[], &[]);
-        let text = "[run]\nname = \"a b\"\n[tasks]\ngrup_size = 4\nsampler = \"uniforn\"\n[eval]\nk = 4\n\
+        let text = "[run]\nname = \"a b\"\n[tasks]\ngrup_size = 4\nsampler = \"uniforn\"\n[eval]\nevery = 4\n\
                     [policy.sampling]\ntemperature = \"hot\"\ntop_p = 0\n[telemetry]\nmetrics_interval_millis = 1";
         check(
             text,
@@ -347,7 +356,7 @@ mod tests {
                 "job.toml:3: tasks.source: 0 sources; add 1 to 64 sections [[tasks.source]]",
                 "job.toml:4: tasks.grup_size: unknown key; did you mean tasks.group_size?",
                 "job.toml:5: tasks.sampler: \"uniforn\" is not known; use sequential, uniform, weighted or curriculum",
-                "job.toml:6: eval: not part of this version of furrow; leave it out",
+                "job.toml:7: eval.every: unknown key; did you mean eval.every_versions?",
                 "job.toml:9: policy.sampling.temperature: \"hot\"; use a number",
                 "job.toml:10: policy.sampling.top_p: 0; use more than 0, at most 1 (1 keeps all)",
                 "job.toml:12: telemetry.metrics_interval_millis: 1 is out of range; use 100 to 3600000 (an hour)",

@@ -23,6 +23,8 @@ pub struct Launch {
     pub job: Job,
     /// Its tasks.
     pub set: TaskSet,
+    /// Those it is evaluated on, if it is.
+    pub eval: Option<TaskSet>,
 }
 
 /// Keys of the resolved job that a resumed run must not change.
@@ -30,6 +32,10 @@ const IDENTITY: &[&str] = &[
     "run.name",
     "run.seed",
     "tasks",
+    "eval.every_versions",
+    "eval.group_size",
+    "eval.seed",
+    "eval.source",
     "policy.kind",
     "policy.grammar",
     "policy.sampling",
@@ -45,22 +51,24 @@ impl Launch {
     /// Reads the job and loads its tasks, or says all that is wrong with them.
     pub fn read(args: &crate::JobArgs) -> Result<Self, Failure> {
         let job = Job::read(&args.job, &args.set).map_err(Failure::Input)?;
-        let set = furrow_tasks::load(&job.tasks).map_err(Failure::Input)?;
+        let (set, eval) = load(&job)?;
         for warning in &job.warnings {
             output::complain(&format!("warning: {}", warning.at(&args.job)));
         }
-        for note in set.notes() {
+        for note in set.notes().iter().chain(eval.iter().flat_map(TaskSet::notes)) {
             output::complain(&format!("note: {note}"));
         }
-        if set.judged() > 0 && job.score.judge.is_none() {
+        let sets = || [Some(&set), eval.as_ref()].into_iter().flatten();
+        let judged: usize = sets().map(TaskSet::judged).sum();
+        if judged > 0 && job.score.judge.is_none() {
             output::complain(&format!(
                 "note: {} of {} tasks need a judge and the job names none: their trajectories would end as scorer_error; \
                  set score.judge.endpoint and score.judge.model, or leave them out with exclude",
-                set.judged(),
-                set.specs().len()
+                judged,
+                sets().map(|set| set.specs().len()).sum::<usize>()
             ));
         }
-        Ok(Self { job, set })
+        Ok(Self { job, set, eval })
     }
 
     /// Reads the judge's key, where there is a judge: a job without it is wrong for this place.
@@ -72,8 +80,9 @@ impl Launch {
 
     /// What the coordinator is told.
     pub fn coordinator(self, resume: bool) -> Result<furrow_coordinator::Job, Failure> {
-        let Self { job, set } = self;
-        let identity = identity(&job.resolved, &set.fingerprint())?;
+        let Self { job, set, eval } = self;
+        let evaluated = eval.as_ref().map(TaskSet::fingerprint).unwrap_or_default();
+        let identity = identity(&job.resolved, &[set.fingerprint(), evaluated].join(" "))?;
 
         Ok(furrow_coordinator::Job {
             run_id: job.run_name,
@@ -83,6 +92,7 @@ impl Launch {
             job_toml: job.resolved,
             tasks: set,
             tasks_config: job.tasks,
+            eval: eval.zip(job.eval),
             session: job.policy.session,
             judge: job.score.judge,
             limits: job.limits,
@@ -104,16 +114,31 @@ impl Launch {
             return Ok(Arc::new(Air::new(SimConfig { screenshot_bytes, ..SimConfig::default() })));
         }
         let env = &self.job.env;
-        let sites = sites(&self.set, env)?;
+        let sites = sites(&self.set, self.eval.as_ref(), env)?;
         let archives =
             env.archive.map(|limits| Archives::Record { folder: archive(&self.job.run_dir), limits });
         browsers(env, sites, archives).await
     }
 }
 
+/// The tasks of a job, and those it is evaluated on.
+pub fn load(job: &Job) -> Result<(TaskSet, Option<TaskSet>), Failure> {
+    let set = furrow_tasks::load(&job.tasks).map_err(Failure::Input)?;
+    let eval = job.eval.as_ref().map(|eval| furrow_tasks::load(&eval.tasks)).transpose();
+    let eval = eval.map_err(Failure::Input)?;
+    if let Some(eval) = &eval {
+        set.sites_with(eval).map_err(Failure::Input)?;
+    }
+    Ok((set, eval))
+}
+
 /// The sites of these tasks.
-pub fn sites(set: &TaskSet, env: &EnvConfig) -> Result<Sites, Failure> {
-    let sites: Vec<Site> = set.sites().iter().map(site).collect();
+pub fn sites(set: &TaskSet, eval: Option<&TaskSet>, env: &EnvConfig) -> Result<Sites, Failure> {
+    let specs = match eval {
+        Some(eval) => set.sites_with(eval).map_err(Failure::Input)?,
+        None => set.sites().iter().collect(),
+    };
+    let sites: Vec<Site> = specs.into_iter().map(site).collect();
     Ok(Sites::open(&sites, env.sites)?)
 }
 

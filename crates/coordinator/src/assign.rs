@@ -80,8 +80,17 @@ impl<'a> Rooms<'a> {
 
     /// The worker with the smallest share of its sessions taken; the lower id where that is equal.
     pub fn least_loaded(&self, kind: Option<PolicyKind>) -> Option<PolicyFacts> {
+        self.least_loaded_where(kind, |_| true)
+    }
+
+    /// The same among those that will do.
+    pub fn least_loaded_where(
+        &self,
+        kind: Option<PolicyKind>,
+        will_do: impl Fn(&PolicyOffer) -> bool,
+    ) -> Option<PolicyFacts> {
         let fits = |offer: &PolicyOffer, taken: u32| {
-            taken < offer.sessions_max && kind.is_none_or(|kind| offer.kind == kind)
+            taken < offer.sessions_max && kind.is_none_or(|kind| offer.kind == kind) && will_do(offer)
         };
         // a / b < c / d without rounding: a × d < c × b
         let share = |taken: u32, other: &PolicyOffer| u64::from(taken) * u64::from(other.sessions_max);

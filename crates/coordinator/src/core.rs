@@ -6,6 +6,7 @@
 
 mod answer;
 mod ending;
+mod evaluation;
 mod lending;
 mod notice;
 mod restore;
@@ -32,6 +33,7 @@ use crate::ledger::{Draw, Ended, Mutation, Start, TaskTally, Verdict};
 use crate::versions::Versions;
 
 pub use answer::{Answer, Grant, Progress, Refused};
+pub use evaluation::{Evaluated, Schedule};
 pub use notice::Notice;
 pub use restore::Spooled;
 pub use stopping::Over;
@@ -345,6 +347,16 @@ pub trait Plan: Send + Sync {
 
     /// What the `index`th group draws, by what was measured until now.
     fn draw(&self, index: u64, tallies: &Tallies) -> Drawn;
+
+    /// How the job is evaluated while it runs, if it is.
+    fn schedule(&self) -> Option<Schedule> {
+        None
+    }
+
+    /// The `index`th problem of every evaluation.
+    fn problem(&self, index: u64) -> Drawn {
+        self.draw(index, &Tallies::new())
+    }
 }
 
 /// What was measured of each task, by suite and task id.
@@ -375,6 +387,8 @@ pub struct Core {
     epoch: u64,
     next_token: u64,
     next_group: u64,
+    /// Draws of the plan: groups of evaluations take numbers and are none.
+    next_draw: u64,
     groups: BTreeMap<u64, Group>,
     leases: Leases,
     scoring: BTreeMap<Id<Trajectory>, Scoring>,
@@ -404,6 +418,9 @@ pub struct Core {
     over: bool,
     tally: Tally,
     tallies: Tallies,
+    evaluation: Option<evaluation::Evaluation>,
+    /// The last version whose evaluation began.
+    evaluated: Option<i32>,
 }
 
 /// A worker that is there.
@@ -445,6 +462,8 @@ struct Tally {
     reward_sum: f64,
     successes: u64,
     steps: u64,
+    /// Of the scored, those of evaluations.
+    evaluated: u64,
 }
 
 /// A caller that speaks for a trajectory.
@@ -469,6 +488,7 @@ impl Core {
         let matters = event.matters_to_lending();
         self.take(event, &mut turn);
         if matters {
+            self.begin_evaluation(&mut turn);
             self.serve(&mut turn);
             self.tell_admission(&mut turn);
             self.finish_up(&mut turn);
@@ -559,6 +579,7 @@ impl Core {
         self.lapse_workers(turn);
         self.rehome(turn.now);
         self.score_again(turn);
+        self.cut_overdue_evaluation(turn);
         self.end_grace(turn);
     }
 

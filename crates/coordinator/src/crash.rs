@@ -11,12 +11,21 @@ pub fn arm_fail_points() {
 
 /// The fail points that every job passes, in the order of a step's way to the data set.
 pub fn fail_points() -> impl Iterator<Item = &'static str> {
-    all().filter(|point| !is_of_weights(point))
+    all().filter(|point| !is_of_weights(point) && !is_of_evaluations(point))
 }
 
 /// The fail points that are passed where weights are published.
 pub fn weights_fail_points() -> impl Iterator<Item = &'static str> {
     all().filter(|point| is_of_weights(point))
+}
+
+/// The fail points that are passed where versions are evaluated.
+pub fn evaluation_fail_points() -> impl Iterator<Item = &'static str> {
+    all().filter(|point| is_of_evaluations(point))
+}
+
+fn is_of_evaluations(point: &str) -> bool {
+    point.contains("_evaluation_")
 }
 
 fn is_of_weights(point: &str) -> bool {

@@ -136,6 +136,11 @@ impl Group {
         self.home = Some(home);
     }
 
+    /// Nobody needs more of it than there is.
+    pub fn give_up(&mut self) {
+        self.needed = 0;
+    }
+
     /// Whether an earlier attempt at the slot ended in `page_hang`.
     pub fn hung_before(&self, sample_index: u32) -> bool {
         self.slots[sample_index as usize].failures.hung
@@ -266,6 +271,7 @@ mod tests {
             group_size: slots,
             task_json: "{}".into(),
             chance: None,
+            problem: None,
             at_micros: 0,
         };
         Group::new(Arc::new(draw), slots, 0)

@@ -120,6 +120,22 @@ pub enum Mutation {
         /// Why.
         reason: String,
     },
+    /// A version is being evaluated: so many problems are drawn for it. None is under way.
+    EvaluationBegun {
+        /// Which; newer than those evaluated before.
+        version: i32,
+        /// Problems of it.
+        problems: u64,
+        /// Wall clock, microseconds since the Unix epoch.
+        at_micros: i64,
+    },
+    /// The evaluation of a version is over; none of its groups is open.
+    EvaluationEnded {
+        /// Which.
+        version: i32,
+        /// Why problems were left out; `None`: none were.
+        cut: Option<String>,
+    },
     /// An opened shard will never be written; its rows wait for another.
     ShardAbandoned {
         /// Which.
@@ -159,8 +175,19 @@ pub struct Draw {
     pub task_json: String,
     /// By which chance the task was drawn, where that depends on what was measured of the tasks.
     pub chance: Option<f64>,
+    /// The problem of an evaluation that it is; `None`: it is one of the job's own groups.
+    pub problem: Option<Problem>,
     /// Wall clock, microseconds since the Unix epoch.
     pub at_micros: i64,
+}
+
+/// A problem of an evaluation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Problem {
+    /// The policy version that is evaluated.
+    pub version: i32,
+    /// Its number in the evaluation, from 0: the evaluation's `drawn`.
+    pub index: u64,
 }
 
 /// A trajectory lent to an environment worker.
@@ -255,6 +282,8 @@ pub struct Snapshot {
     pub shards: Vec<ShardRow>,
     /// All published versions of the weights.
     pub versions: Versions,
+    /// All evaluations, in the order of their versions; only the last may be under way.
+    pub evaluations: Vec<EvaluationRow>,
     /// Sums over the whole run.
     pub totals: Totals,
 }
@@ -347,6 +376,39 @@ pub struct ShardRow {
     pub replaces: Vec<String>,
 }
 
+/// An evaluation and where it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EvaluationRow {
+    /// The policy version it is of.
+    pub version: i32,
+    /// Problems it is planned with.
+    pub problems: u64,
+    /// Problems that are drawn.
+    pub drawn: u64,
+    /// Trajectories of it with a reward.
+    pub scored: u64,
+    /// Those that count as solved.
+    pub succeeded: u64,
+    /// How far it is.
+    pub standing: EvaluationStanding,
+    /// Wall clock when it began, microseconds since the Unix epoch.
+    pub at_micros: i64,
+}
+
+/// How far an evaluation is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EvaluationStanding {
+    /// Under way.
+    Open,
+    /// Every problem has all its trajectories, or is out of retries.
+    Complete,
+    /// It was ended before that.
+    Cut {
+        /// Why.
+        reason: String,
+    },
+}
+
 /// Sums over the whole run, settled trajectories included.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Totals {
@@ -354,12 +416,14 @@ pub struct Totals {
     pub scored: u64,
     /// Failed ones by end.
     pub failed: BTreeMap<End, u64>,
-    /// Groups that closed.
+    /// Groups that closed, those of evaluations left out.
     pub groups_closed: u64,
     /// Shards the manifest names.
     pub shards_published: u64,
-    /// Measured success of each task, by suite and task id.
+    /// Measured success of each task, by suite and task id, evaluations left out.
     pub tasks: BTreeMap<(String, String), TaskTally>,
+    /// The same of all evaluations together.
+    pub evaluated: TaskTally,
 }
 
 /// What trajectories of one task earned.
@@ -454,6 +518,8 @@ impl Mutation {
             Mutation::VersionProposed(_) => "version_propose",
             Mutation::VersionTaken { .. } => "version_take",
             Mutation::VersionRefused { .. } => "version_refuse",
+            Mutation::EvaluationBegun { .. } => "evaluation_begin",
+            Mutation::EvaluationEnded { .. } => "evaluation_end",
         }
     }
 
@@ -466,7 +532,10 @@ impl Mutation {
     fn version(&self) -> i32 {
         match self {
             Mutation::VersionProposed(row) => row.version,
-            Mutation::VersionTaken { version, .. } | Mutation::VersionRefused { version, .. } => *version,
+            Mutation::VersionTaken { version, .. }
+            | Mutation::VersionRefused { version, .. }
+            | Mutation::EvaluationBegun { version, .. }
+            | Mutation::EvaluationEnded { version, .. } => *version,
             _ => 0,
         }
     }
@@ -486,7 +555,9 @@ impl Mutation {
             | Mutation::ShardAbandoned { shard_id } => shard_id.as_str(),
             Mutation::VersionProposed(_)
             | Mutation::VersionTaken { .. }
-            | Mutation::VersionRefused { .. } => return None,
+            | Mutation::VersionRefused { .. }
+            | Mutation::EvaluationBegun { .. }
+            | Mutation::EvaluationEnded { .. } => return None,
         })
     }
 
@@ -512,6 +583,7 @@ impl Mutation {
                 Some(reward) if reward.is_finite() => verdict.flaw(),
                 other => Some(format!("a score needs a finite reward, got {other:?}")),
             },
+            Mutation::EvaluationBegun { problems: 0, .. } => Some("an evaluation of no problems".to_owned()),
             Mutation::ShardOpened(opening) => opening.flaw(),
             Mutation::ShardWritten { files, .. } if files.is_empty() => {
                 Some("a shard without files".to_owned())
@@ -592,4 +664,45 @@ fn may_be_scored(end: End) -> bool {
 /// Whether an end can be the farm's fault; `page_hang` can, the first time.
 fn may_fail(end: End) -> bool {
     end.fault(false) == Fault::Farm
+}
+
+/// Whether an evaluation of a version may begin after the last one; says why not.
+fn may_begin(last: Option<&EvaluationRow>, version: i32) -> Result<(), String> {
+    match last {
+        Some(last) if last.is_open() => Err(format!("that of version {} is under way", last.version)),
+        Some(last) if last.version >= version => Err(format!("version {} was evaluated", last.version)),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a problem may be drawn where this is the last evaluation; says why not.
+fn may_draw(last: Option<&EvaluationRow>, problem: Problem) -> Result<(), String> {
+    let row = under_way(last, problem.version)?;
+    match problem.index == row.drawn && row.drawn < row.problems {
+        true => Ok(()),
+        false => {
+            Err(format!("the next problem of {} is {}, not {}", row.problems, row.drawn, problem.index))
+        }
+    }
+}
+
+/// Whether the evaluation of a version may end where this is the last one; says why not.
+fn may_end(last: Option<&EvaluationRow>, version: i32, cut: bool) -> Result<(), String> {
+    let row = under_way(last, version)?;
+    match cut || row.drawn == row.problems {
+        true => Ok(()),
+        false => Err(format!("{} of its {} problems are drawn", row.drawn, row.problems)),
+    }
+}
+
+fn under_way(last: Option<&EvaluationRow>, version: i32) -> Result<&EvaluationRow, String> {
+    let open = last.filter(|last| last.is_open() && last.version == version);
+    open.ok_or_else(|| format!("no evaluation of version {version} is under way"))
+}
+
+impl EvaluationRow {
+    /// Whether it is under way.
+    pub fn is_open(&self) -> bool {
+        self.standing == EvaluationStanding::Open
+    }
 }

@@ -32,7 +32,7 @@ pub use assign::{Pacing, PolicyOffer};
 pub use config::{LimitsConfig, LimitsFile};
 #[cfg(feature = "failpoints")]
 pub use crash::arm_fail_points;
-pub use crash::{fail_points, weights_fail_points};
+pub use crash::{evaluation_fail_points, fail_points, weights_fail_points};
 pub use identity::Identity;
 pub use judge::{JudgeConfig, JudgeFile, ScoreConfig, ScoreFile};
 pub use lock::{LockError, RunLock};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use furrow_records::RecordsConfig;
 use furrow_rollout::{Id, PolicyKind, Run, SessionSpec, Trajectory};
-use furrow_tasks::{TaskSet, TasksConfig};
+use furrow_tasks::{EvalConfig, TaskSet, TasksConfig};
 use furrow_telemetry::{SpoolRecovered, TimeSource};
 use tokio::task::JoinError;
 
@@ -42,6 +42,8 @@ pub struct Job {
     pub tasks: TaskSet,
     /// `[tasks]`: how they are drawn and how large groups are.
     pub tasks_config: TasksConfig,
+    /// `[eval]` and its tasks; `None`: nothing is evaluated.
+    pub eval: Option<(TaskSet, EvalConfig)>,
     /// How sessions are set up.
     pub session: SessionSpec,
     /// `[score.judge]`, its key read; `None`: there is nobody to ask.
@@ -136,7 +138,7 @@ impl Coordinator {
         };
         let recovered = Publisher::recover(settings, ledger, job.limits.ledger, spool.clone(), found);
         let recovered = recovered.map_err(CoordinatorError::Publish)?;
-        let plan = JobPlan::new(job.tasks, &job.tasks_config, job.session);
+        let plan = JobPlan::new(job.tasks, &job.tasks_config, job.session).evaluated(job.eval);
         plan.check(&recovered.snapshot).map_err(CoordinatorError::UnknownTask)?;
         Ok(Self {
             spooled: take_stock(&spool, &recovered)?,

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use furrow_rollout::{Assignment, SessionSpec, Task};
-use furrow_tasks::{Measured, Sampler, TaskSet, TaskSpec, TasksConfig};
+use furrow_tasks::{EvalConfig, Measured, Sampler, TaskSet, TaskSpec, TasksConfig};
 
-use crate::core::{Drawn, Grant, Plan, Tallies};
+use crate::core::{Drawn, Grant, Plan, Schedule, Tallies};
 use crate::ledger::{Draw, Snapshot};
 
 /// Tasks, the sampler over them, and how sessions are set up.
@@ -16,7 +16,20 @@ pub struct JobPlan {
     group_size: u32,
     group_spares: u32,
     session: SessionSpec,
-    places: BTreeMap<(String, String), usize>,
+    places: Places,
+    eval: Option<EvalPlan>,
+}
+
+/// Where a task stands in its set, by suite and task id.
+type Places = BTreeMap<(String, String), usize>;
+
+/// What versions are evaluated on.
+#[derive(Debug)]
+struct EvalPlan {
+    set: TaskSet,
+    sampler: Sampler,
+    schedule: Schedule,
+    places: Places,
 }
 
 /// The ledger speaks of a task that the job does not have.
@@ -37,10 +50,24 @@ impl JobPlan {
     /// A plan over a loaded set.
     pub fn new(set: TaskSet, config: &TasksConfig, session: SessionSpec) -> Self {
         let sampler = Sampler::new(&set, config);
-        let name = |spec: &TaskSpec| (spec.task.suite.clone(), spec.task.task_id.clone());
-        let places = set.specs().iter().enumerate().map(|(place, spec)| (name(spec), place)).collect();
+        let places = places(&set);
         let TasksConfig { group_size, group_spares, .. } = *config;
-        Self { set, sampler, group_size, group_spares, session, places }
+        Self { set, sampler, group_size, group_spares, session, places, eval: None }
+    }
+
+    /// The same with evaluations.
+    pub fn evaluated(self, eval: Option<(TaskSet, EvalConfig)>) -> Self {
+        let plan = |(set, config): (TaskSet, EvalConfig)| {
+            let sampler = Sampler::new(&set, &config.tasks);
+            let schedule = Schedule {
+                every_versions: config.every_versions,
+                problems: sampler.groups(),
+                group_size: config.tasks.group_size,
+                hold_millis: config.hold_millis,
+            };
+            EvalPlan { places: places(&set), set, sampler, schedule }
+        };
+        Self { eval: eval.map(plan), ..self }
     }
 
     /// The task of a group, drawn.
@@ -78,7 +105,8 @@ impl JobPlan {
                 + text(&hooks.probe)
                 + text(&hooks.solve)
         };
-        let largest = self.set.specs().iter().map(bytes).max().unwrap_or_default();
+        let evaluated = self.eval.iter().flat_map(|eval| eval.set.specs());
+        let largest = self.set.specs().iter().chain(evaluated).map(bytes).max().unwrap_or_default();
         largest + self.session.instructions.len() + 4096
     }
 
@@ -89,8 +117,12 @@ impl JobPlan {
 
     /// The task of a group and how it is scored.
     pub fn spec(&self, draw: &Draw) -> Result<&TaskSpec, UnknownTask> {
-        let place = self.places.get(&(draw.suite.clone(), draw.task_id.clone()));
-        place.map(|place| &self.set.specs()[*place]).ok_or_else(|| UnknownTask {
+        let (set, places) = match (draw.problem, &self.eval) {
+            (None, _) => (Some(&self.set), Some(&self.places)),
+            (Some(_), eval) => (eval.as_ref().map(|eval| &eval.set), eval.as_ref().map(|eval| &eval.places)),
+        };
+        let place = places.and_then(|places| places.get(&(draw.suite.clone(), draw.task_id.clone())));
+        set.zip(place).map(|(set, place)| &set.specs()[*place]).ok_or_else(|| UnknownTask {
             group_id: draw.group_id.to_string(),
             suite: draw.suite.clone(),
             task_id: draw.task_id.clone(),
@@ -118,14 +150,33 @@ impl Plan for JobPlan {
             Measured { scored: tally.scored, succeeded: tally.succeeded }
         };
         let (draw, chance) = self.sampler.draw_measured(index, measured);
-        let spec = &self.set.specs()[draw.spec];
-        Drawn {
-            suite: spec.task.suite.clone(),
-            task_id: spec.task.task_id.clone(),
-            split: spec.task.split,
-            seed: spec.drawn(draw.seed).seed,
-            task_json: spec.json.clone(),
-            chance,
-        }
+        drawn(&self.set.specs()[draw.spec], draw.seed, chance)
     }
+
+    fn schedule(&self) -> Option<Schedule> {
+        self.eval.as_ref().map(|eval| eval.schedule)
+    }
+
+    fn problem(&self, index: u64) -> Drawn {
+        let (set, sampler) =
+            self.eval.as_ref().map_or((&self.set, &self.sampler), |eval| (&eval.set, &eval.sampler));
+        let draw = sampler.draw(index);
+        drawn(&set.specs()[draw.spec], draw.seed, None)
+    }
+}
+
+fn drawn(spec: &TaskSpec, seed: u64, chance: Option<f64>) -> Drawn {
+    Drawn {
+        suite: spec.task.suite.clone(),
+        task_id: spec.task.task_id.clone(),
+        split: spec.task.split,
+        seed: spec.drawn(seed).seed,
+        task_json: spec.json.clone(),
+        chance,
+    }
+}
+
+fn places(set: &TaskSet) -> Places {
+    let name = |spec: &TaskSpec| (spec.task.suite.clone(), spec.task.task_id.clone());
+    set.specs().iter().enumerate().map(|(place, spec)| (name(spec), place)).collect()
 }

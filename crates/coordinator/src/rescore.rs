@@ -34,8 +34,8 @@ const NAMED_MAX: usize = 20;
 pub struct RescoreJob {
     /// The run's directory.
     pub run_dir: PathBuf,
-    /// Where scorers come from; `None`: each trajectory's own record.
-    pub tasks: Option<TaskSet>,
+    /// Where scorers come from, the first set that has the task; `None`: each trajectory's own record.
+    pub tasks: Option<Vec<TaskSet>>,
     /// Which trajectories.
     pub filter: RescoreFilter,
     /// Whom scorers may ask, its key read.
@@ -174,7 +174,7 @@ impl Again<'_> {
         }
         match &self.job.tasks {
             None => Some(Scorer::of_task_json(&record.task_json).map_err(|error| error.to_string())),
-            Some(tasks) => match tasks.find(suite, task_id) {
+            Some(sets) => match sets.iter().find_map(|set| set.find(suite, task_id)) {
                 Some(spec) => Some(Ok(spec.scorer.clone())),
                 None => {
                     self.summary.left_out += 1;

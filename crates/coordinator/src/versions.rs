@@ -119,9 +119,10 @@ impl Versions {
         self.rows.iter().rev().find(taken).map_or(0, |row| row.version)
     }
 
-    /// What policy workers shall run: the newest version that was not refused.
-    pub fn order(&self) -> Option<WeightsOrder> {
-        let row = self.rows.iter().rev().find(|row| !row.is_refused())?;
+    /// What policy workers shall run: the newest version that was not refused, up to `held` where newer ones wait.
+    pub fn order(&self, held: Option<i32>) -> Option<WeightsOrder> {
+        let may_run = |row: &&VersionRow| !row.is_refused() && held.is_none_or(|held| row.version <= held);
+        let row = self.rows.iter().rev().find(may_run)?;
         let links = self.links(row.version).ok()?;
         Some(WeightsOrder {
             version: PolicyVersion(row.version),
@@ -132,7 +133,7 @@ impl Versions {
 
     /// Directories that a policy worker needs which starts now.
     pub fn needed(&self) -> Vec<String> {
-        let wanted = [self.current(), self.order().map_or(0, |order| order.version.0)];
+        let wanted = [self.current(), self.order(None).map_or(0, |order| order.version.0)];
         let links = wanted.into_iter().filter_map(|version| self.links(version).ok()).flatten();
         let directories: BTreeSet<String> = links.map(|link| link.directory).collect();
         directories.into_iter().collect()
@@ -263,7 +264,9 @@ pub(crate) mod tests {
         for (version, want) in (0..).zip(want) {
             assert_eq!(directories(&versions, version), want, "version {version}");
         }
-        assert_eq!(versions.order().unwrap().version, PolicyVersion(8));
+        assert_eq!(versions.order(None).unwrap().version, PolicyVersion(8));
+        assert_eq!(versions.order(Some(5)).unwrap().version, PolicyVersion(5));
+        assert_eq!(versions.order(Some(0)), None);
     }
 
     #[test]
@@ -335,7 +338,7 @@ pub(crate) mod tests {
                 prop_assert!(versions.rows().is_sorted_by(|a, b| a.version < b.version));
                 prop_assert!(versions.current() >= current);
                 current = versions.current();
-                let ordered = versions.order().map_or(0, |order| order.version.0);
+                let ordered = versions.order(None).map_or(0, |order| order.version.0);
                 prop_assert!(ordered >= current);
                 prop_assert!(ordered == 0 || !versions.get(ordered).unwrap().is_refused());
                 for row in versions.rows() {

@@ -19,13 +19,19 @@ pub struct CheckArgs {
 
 /// Runs the command.
 pub fn run(args: &CheckArgs) -> Result<(), Failure> {
-    let Launch { job, set } = Launch::read(&args.job)?.with_key()?;
+    let Launch { job, set, eval } = Launch::read(&args.job)?.with_key()?;
     let groups = Sampler::new(&set, &job.tasks).groups();
     let trajectories = groups * u64::from(job.tasks.group_size);
+    let evaluation = job.eval.as_ref().zip(eval.as_ref()).map(|(config, set)| {
+        (config, Sampler::new(set, &config.tasks).groups())
+    });
     if args.json {
+        let eval = evaluation.map(|(config, problems)| {
+            json!({ "every_versions": config.every_versions, "problems": problems, "group_size": config.tasks.group_size })
+        });
         let plan = json!({
             "run_dir": job.run_dir, "policy": job.policy.choice.kind().as_str(), "tasks": set.specs().len(), "groups": groups,
-            "trajectories": trajectories, "notes": set.notes(), "job": job.resolved,
+            "trajectories": trajectories, "eval": eval, "notes": set.notes(), "job": job.resolved,
         });
         return Ok(output::json(&plan)?);
     }
@@ -38,5 +44,11 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
         "# trajectories   {trajectories} in {groups} groups of {}, {} at once",
         job.tasks.group_size, job.env.sessions_max
     ));
+    if let Some((config, problems)) = evaluation {
+        output::line(format!(
+            "# evaluation     of {problems} problems, {} trajectories each, every {} versions",
+            config.tasks.group_size, config.every_versions
+        ));
+    }
     Ok(())
 }

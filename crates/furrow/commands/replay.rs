@@ -101,7 +101,7 @@ enum Source {
 struct Places {
     job: Job,
     /// Absent where archives alone are asked for: the sites may be gone.
-    set: Option<TaskSet>,
+    sets: Option<(TaskSet, Option<TaskSet>)>,
     archive: PathBuf,
 }
 
@@ -109,18 +109,18 @@ impl Places {
     fn read(args: &ReplayArgs) -> Result<Self, Failure> {
         let path = args.job.clone().unwrap_or_else(|| args.run.join("job.toml"));
         let job = Job::read(&path, &args.set).map_err(Failure::Input)?;
-        let set = match args.archive {
+        let sets = match args.archive {
             true => None,
-            false => Some(furrow_tasks::load(&job.tasks).map_err(Failure::Input)?),
+            false => Some(launch::load(&job)?),
         };
-        Ok(Self { job, set, archive: launch::archive(&args.run) })
+        Ok(Self { job, sets, archive: launch::archive(&args.run) })
     }
 
     /// A task of a site that is served here needs no archive.
     fn takes_archive(&self, task: &Task) -> bool {
         let host = Place::of_url(&task.start_url).map(|place| place.host.to_string()).unwrap_or_default();
-        let sites = self.set.iter().flat_map(TaskSet::sites);
-        !sites.into_iter().any(|site| site.host == host)
+        let sets = self.sets.iter().flat_map(|(set, eval)| [Some(set), eval.as_ref()]).flatten();
+        !sets.flat_map(TaskSet::sites).any(|site| site.host == host)
     }
 
     /// Every archive must be there: a replay from the live web would be another visit.
@@ -138,8 +138,10 @@ impl Places {
 
     async fn stages(&self, from: Source) -> Result<Arc<dyn Stages>, Failure> {
         let env = &self.job.env;
-        match (from, &self.set) {
-            (Source::Sites, Some(set)) => launch::browsers(env, launch::sites(set, env)?, None).await,
+        match (from, &self.sets) {
+            (Source::Sites, Some((set, eval))) => {
+                launch::browsers(env, launch::sites(set, eval.as_ref(), env)?, None).await
+            }
             _ => {
                 let archives = Archives::Replay { folder: self.archive.clone() };
                 launch::browsers(env, Sites::open(&[], env.sites)?, Some(archives)).await

@@ -45,7 +45,10 @@ pub fn run(args: &ScoreArgs) -> Result<(), Failure> {
     let job = Job::read(args.job.as_ref().unwrap_or(&args.run.join("job.toml")), &args.set)
         .map_err(Failure::Input)?;
     let tasks = match &args.job {
-        Some(_) => Some(furrow_tasks::load(&job.tasks).map_err(Failure::Input)?),
+        Some(_) => {
+            let (set, eval) = launch::load(&job)?;
+            Some([Some(set), eval].into_iter().flatten().collect())
+        }
         None => None,
     };
     let judge = job.score.judge.map(JudgeConfig::with_key).transpose();

@@ -91,7 +91,7 @@ fn check(args: &CheckArgs) -> Result<(), Failure> {
 }
 
 fn prove_all(args: &CheckArgs, launch: &Launch) -> Result<(), Failure> {
-    let Launch { job, set } = launch;
+    let Launch { job, set, .. } = launch;
     let at_once = job.env.sessions_max as usize;
     launch::runtime()?.block_on(async {
         let stages = launch.stages(None).await?;
@@ -116,7 +116,7 @@ fn sample(args: &SampleArgs) -> Result<(), Failure> {
 }
 
 fn load(args: &JobArgs) -> Result<(Job, TaskSet), Failure> {
-    let Launch { job, set } = Launch::read(args)?;
+    let Launch { job, set, .. } = Launch::read(args)?;
     Ok((job, set))
 }
 

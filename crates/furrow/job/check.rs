@@ -4,7 +4,7 @@ use super::shape::Shape;
 use super::tree::{Node, Place, Problem, Value};
 
 /// Keys that documents speak of and this version does not act on. Accepting them would be a promise.
-pub const LATER: [&str; 2] = ["eval", "dashboard"];
+pub const LATER: [&str; 1] = ["dashboard"];
 
 /// What [`check`] found.
 #[derive(Debug, Default)]
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn sections_of_later_versions_are_refused_as_such() {
         let later = |key: &str| format!("{key}: not part of this version of furrow; leave it out");
-        check_file("[eval]\nk = 4\n[dashboard]\nport = 1", &[&later("dashboard"), &later("eval")]);
+        check_file("[dashboard]\nport = 1", &[&later("dashboard")]);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The job's `[tasks]` section: which suites, which of their tasks, drawn how often.
 
+mod eval;
+
 use std::path::{Path, PathBuf};
 
 use furrow_rollout::Split;
@@ -9,6 +11,8 @@ use time::Date;
 use crate::BoxForm;
 use crate::fields::short;
 use crate::score::date::read_day;
+
+pub use eval::{EvalConfig, EvalFile};
 
 /// Hosts and globs are compared with every task; nobody writes more than this by hand.
 const PATTERNS_MAX: usize = 10_000;
@@ -88,6 +92,8 @@ pub struct SourceFile {
 /// `[tasks]`, checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TasksConfig {
+    /// The section it was read from.
+    pub section: Section,
     /// Trajectories of one task under one draw.
     pub group_size: u32,
     /// Slots of a group beyond those.
@@ -100,6 +106,15 @@ pub struct TasksConfig {
     pub seed: u64,
     /// Where tasks come from; never empty.
     pub sources: Vec<SourceConfig>,
+}
+
+/// A section of the job that names tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Section {
+    /// `[tasks]`.
+    Tasks,
+    /// `[eval]`: its tasks are of split `eval`, whatever their lines say.
+    Eval,
 }
 
 /// How a group's task is chosen.
@@ -188,14 +203,10 @@ impl TasksFile {
             let count = self.source.len();
             problems.push(format!("tasks.source: {count} sources; add 1 to 64 sections [[tasks.source]]"));
         }
-        let sources: Vec<_> = self
-            .source
-            .into_iter()
-            .enumerate()
-            .map(|(index, source)| source.check(format!("tasks.source[{index}]"), base, &mut problems))
-            .collect();
+        let sources = check_sources(self.source, Section::Tasks, base, &mut problems);
         match sampler {
             Some(sampler) if problems.is_empty() => Ok(TasksConfig {
+                section: Section::Tasks,
                 group_size: self.group_size,
                 group_spares: self.group_spares,
                 groups: self.groups,
@@ -209,19 +220,42 @@ impl TasksFile {
 
     /// The same with every path absolute, so that the resolved job can be read from another folder.
     pub fn resolved(mut self, base: &Path) -> Self {
-        for source in &mut self.source {
-            let SourceFile { path, pages, answers, impossible, .. } = source;
-            for path in
-                [Some(path), pages.as_mut(), answers.as_mut(), impossible.as_mut()].into_iter().flatten()
-            {
-                *path = base.join(&path);
-            }
-        }
+        self.source.iter_mut().for_each(|source| source.resolve(base));
         self
     }
 }
 
+fn check_sources(
+    sources: Vec<SourceFile>,
+    section: Section,
+    base: &Path,
+    problems: &mut Vec<String>,
+) -> Vec<SourceConfig> {
+    let check = |(index, source): (usize, SourceFile)| {
+        source.check(format!("{}.source[{index}]", section.as_str()), base, problems)
+    };
+    sources.into_iter().enumerate().map(check).collect()
+}
+
+impl Section {
+    /// Its name in job files.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Section::Tasks => "tasks",
+            Section::Eval => "eval",
+        }
+    }
+}
+
 impl SourceFile {
+    fn resolve(&mut self, base: &Path) {
+        let Self { path, pages, answers, impossible, .. } = self;
+        for path in [Some(path), pages.as_mut(), answers.as_mut(), impossible.as_mut()].into_iter().flatten()
+        {
+            *path = base.join(&path);
+        }
+    }
+
     /// Checks all keys; what it returns is only good when it added no problem.
     fn check(self, key: String, base: &Path, problems: &mut Vec<String>) -> SourceConfig {
         self.check_names(&key, problems);

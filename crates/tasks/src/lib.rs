@@ -24,7 +24,9 @@ mod suite;
 mod web;
 mod webvoyager;
 
-pub use config::{MiniwobReward, SamplerKind, SourceConfig, SourceFile, TasksConfig, TasksFile};
+pub use config::{
+    EvalConfig, EvalFile, MiniwobReward, SamplerKind, Section, SourceConfig, SourceFile, TasksConfig, TasksFile,
+};
 pub use glob::fits as fits_pattern;
 pub use grounding::{BoxForm, Pictures};
 pub use judge::{Habits, Judge, Question, Reply};

@@ -5,15 +5,19 @@ use rand::Rng;
 use rand::SeedableRng;
 use rand::rngs::ChaCha12Rng;
 
-use crate::{SamplerKind, TaskSet, TasksConfig};
+use crate::{SamplerKind, Section, TaskSet, TasksConfig};
 
 /// Makes this use of the job's seed differ from all others.
 const DOMAIN: &[u8; 16] = b"furrow tasks v1\0";
+
+/// The same for evaluations: no page of theirs is one that the job's own groups draw, not even under one seed.
+const EVAL_DOMAIN: &[u8; 16] = b"furrow eval v1\0\0";
 
 /// Chooses tasks. Holds no state that moves: `draw` may be asked in any order.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     kind: SamplerKind,
+    domain: &'static [u8; 16],
     seed: u64,
     /// Places in the set, one pass: every task once, then again those that are repeated, and so on.
     plan: Vec<u32>,
@@ -58,7 +62,11 @@ impl Sampler {
         let plan = plan(set);
         let weights = running_weights(set, &plan);
         let groups = config.groups.unwrap_or(plan.len() as u64);
-        Self { kind: config.sampler, seed: config.seed, plan, weights, groups }
+        let domain = match config.section {
+            Section::Tasks => DOMAIN,
+            Section::Eval => EVAL_DOMAIN,
+        };
+        Self { kind: config.sampler, domain, seed: config.seed, plan, weights, groups }
     }
 
     /// Groups in the whole job.
@@ -103,7 +111,7 @@ impl Sampler {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&self.seed.to_le_bytes());
         key[8..16].copy_from_slice(&index.to_le_bytes());
-        key[16..].copy_from_slice(DOMAIN);
+        key[16..].copy_from_slice(self.domain);
         ChaCha12Rng::from_seed(key)
     }
 }

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use crate::jsonl::{Common, refuse_repeated};
 use crate::sites::hex;
 use crate::{
-    BoxForm, Scorer, SiteSpec, SourceConfig, TasksConfig, glob, grounding, miniwob, starter, web, webvoyager,
+    BoxForm, Scorer, Section, SiteSpec, SourceConfig, TasksConfig, glob, grounding, miniwob, starter, web, webvoyager,
 };
 
 /// Planned tasks of a whole job, repetitions included; 4 bytes each in the sampler.
@@ -82,11 +82,15 @@ pub fn load(config: &TasksConfig) -> Result<TaskSet, Vec<String>> {
                 .push(format!("{}: {what}; bring it, or set optional = true to go on without", source.key));
         }
     }
-    set.refuse_shared_ids(&mut problems);
-    set.refuse_excess(&mut problems);
+    let section = config.section;
+    set.refuse_shared_ids(section, &mut problems);
+    set.refuse_excess(section, &mut problems);
+    if section == Section::Eval {
+        set.specs.iter_mut().for_each(|spec| spec.task.split = Split::Eval);
+    }
     if set.specs.is_empty() && problems.is_empty() {
-        let skipped = set.notes.join("; ");
-        problems.push(format!("tasks: no task is left; bring the files of at least one source ({skipped})"));
+        let (skipped, section) = (set.notes.join("; "), section.as_str());
+        problems.push(format!("{section}: no task is left; bring the files of at least one source ({skipped})"));
     }
     if problems.is_empty() { Ok(set) } else { Err(problems) }
 }
@@ -119,6 +123,23 @@ impl TaskSet {
     /// What a person should know before the job starts, such as suites that were skipped. Each a sentence.
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    /// The sites of two sets, or what of them cannot be served by one environment worker.
+    pub fn sites_with<'a>(&'a self, other: &'a TaskSet) -> Result<Vec<&'a SiteSpec>, Vec<String>> {
+        let mut sites: Vec<&SiteSpec> = self.sites.iter().collect();
+        let mut problems = Vec::new();
+        for site in &other.sites {
+            match self.sites.iter().find(|own| own.host == site.host) {
+                None => sites.push(site),
+                Some(own) if own == site => {}
+                Some(_) => problems.push(format!(
+                    "eval.source: a source of [tasks] already serves {} from elsewhere; give this one another suite name",
+                    site.host
+                )),
+            }
+        }
+        if problems.is_empty() { Ok(sites) } else { Err(problems) }
     }
 
     /// How many of its tasks a judge has to score.
@@ -191,25 +212,27 @@ impl TaskSet {
     }
 
     /// One task may come from one source only, or its rows could not be told apart.
-    fn refuse_shared_ids(&self, problems: &mut Vec<String>) {
+    fn refuse_shared_ids(&self, section: Section, problems: &mut Vec<String>) {
         let mut seen = HashMap::new();
         for spec in &self.specs {
             *seen.entry((&spec.task.suite, &spec.task.task_id)).or_insert(0) += 1;
         }
         if let Some(((suite, id), _)) = seen.into_iter().filter(|(_, count)| *count > 1).min() {
+            let section = section.as_str();
             let problem =
-                format!("tasks.source: {suite}/{id} comes from two sources; exclude it from one of them");
+                format!("{section}.source: {suite}/{id} comes from two sources; exclude it from one of them");
             if problems.is_empty() {
                 problems.push(problem);
             }
         }
     }
 
-    fn refuse_excess(&self, problems: &mut Vec<String>) {
+    fn refuse_excess(&self, section: Section, problems: &mut Vec<String>) {
         let planned: u64 = self.specs.iter().map(|spec| u64::from(spec.repeat)).sum();
         if planned > PLAN_MAX {
             problems.push(format!(
-                "tasks: {planned} tasks with their repetitions; plan at most {PLAN_MAX}, lower repeat"
+                "{}: {planned} tasks with their repetitions; plan at most {PLAN_MAX}, lower repeat",
+                section.as_str()
             ));
         }
     }

@@ -130,6 +130,16 @@ figures! {
     groups_short: Counter = "rollout/groups_short" in Count;
     /// Closed groups whose rewards are all equal.
     groups_zero_variance: Counter = "rollout/groups_zero_variance" in Count;
+    /// Evaluations that ended.
+    evaluations: Counter = "eval/evaluations" in Count;
+    /// Evaluations that were ended before they were complete, for newer weights waited.
+    evaluations_cut: Counter = "eval/cut" in Count;
+    /// Policy version of the last evaluation that ended.
+    evaluated_version: Gauge = "eval/version" in Count;
+    /// Trajectories with a reward in the last evaluation that ended.
+    evaluated_scored: Gauge = "eval/scored" in Count;
+    /// Those of them that solved their task.
+    evaluated_successes: Gauge = "eval/successes" in Count;
     /// Workers turned away when they wanted to register.
     workers_refused: Counter by WorkerKind = "rollout/workers_refused" in Count;
     /// Workers registered now.
@@ -273,6 +283,10 @@ event_names! {
     TRAJECTORY_FAILED = "trajectory.failed";
     /// A group closed.
     GROUP_CLOSED = "group.closed";
+    /// A version of the weights is being evaluated.
+    EVALUATION_BEGUN = "evaluation.begun";
+    /// Its evaluation is over.
+    EVALUATION_ENDED = "evaluation.ended";
     /// A shard is named in the manifest.
     SHARD_PUBLISHED = "shard.published";
     /// Nothing is assigned for now.

@@ -7,8 +7,8 @@ use furrow_rollout::{End, Hashes, Id, PolicyKind, Score, Split, Trajectory};
 use furrow_telemetry::PauseReason;
 
 use super::{
-    Answer, Call, Core, Decision, Drawn, Effect, Event, Grant, Notice, Now, Over, Plan, Publication, Refused,
-    Reported, Rules, ShardNews, Spooled, Tallies, WeightsRun, WeightsStanding, WorkerId,
+    Answer, Call, Core, Decision, Drawn, Effect, Evaluated, Event, Grant, Notice, Now, Over, Plan, Publication,
+    Refused, Reported, Rules, Schedule, ShardNews, Spooled, Tallies, WeightsRun, WeightsStanding, WorkerId,
 };
 use crate::assign::{Pacing, PolicyOffer};
 use crate::ledger::{Ledger, MemoryLedger, Mutation, RunOpening, Verdict};
@@ -23,13 +23,14 @@ struct Office {
     groups: u64,
     group_size: u32,
     needs: u32,
+    schedule: Option<Schedule>,
     millis: u64,
     calls: u64,
     /// Effects since they were last looked at, answers left out.
     effects: Vec<Effect>,
 }
 
-struct Tasks(u64, u32, u32);
+struct Tasks(u64, u32, u32, Option<Schedule>);
 
 impl Plan for Tasks {
     fn groups(&self) -> u64 {
@@ -50,6 +51,12 @@ impl Plan for Tasks {
             task_json: "{}".into(),
             chance: None,
         }
+    }
+    fn schedule(&self) -> Option<Schedule> {
+        self.3
+    }
+    fn problem(&self, index: u64) -> Drawn {
+        Drawn { split: Split::Eval, task_id: format!("held out {index}"), ..self.draw(index, &Tallies::new()) }
     }
 }
 
@@ -81,10 +88,22 @@ impl Office {
     }
 
     /// With groups that need fewer trajectories than they have slots.
-    fn sparing(groups: u64, (group_size, needs): (u32, u32), rules: Rules) -> Self {
+    fn sparing(groups: u64, sizes: (u32, u32), rules: Rules) -> Self {
+        Self::scheduled(groups, sizes, rules, None)
+    }
+
+    /// With evaluations.
+    fn scheduled(
+        groups: u64,
+        (group_size, needs): (u32, u32),
+        rules: Rules,
+        schedule: Option<Schedule>,
+    ) -> Self {
         let mut ledger = MemoryLedger::default();
-        let core = started(&mut ledger, &rules, Tasks(groups, group_size, needs), &BTreeMap::new(), 0).0;
-        Self { core, ledger, rules, groups, group_size, needs, millis: 0, calls: 0, effects: Vec::new() }
+        let plan = Tasks(groups, group_size, needs, schedule);
+        let core = started(&mut ledger, &rules, plan, &BTreeMap::new(), 0).0;
+        let (millis, calls, effects) = (0, 0, Vec::new());
+        Self { core, ledger, rules, groups, group_size, needs, schedule, millis, calls, effects }
     }
 
     /// With an environment worker of eight sessions and a policy worker of eight.
@@ -96,7 +115,7 @@ impl Office {
     }
 
     fn restart(&mut self, spooled: &BTreeMap<Id<Trajectory>, Spooled>) {
-        let plan = Tasks(self.groups, self.group_size, self.needs);
+        let plan = Tasks(self.groups, self.group_size, self.needs, self.schedule);
         let (core, decision) = started(&mut self.ledger, &self.rules, plan, spooled, self.millis);
         self.core = core;
         self.effects.clear();
@@ -911,4 +930,190 @@ fn a_group_that_lost_its_spares_goes_on_with_what_it_has() {
     assert_eq!(office.core.progress().groups_closed, 1, "it closes with one, for nothing is left to try");
     office.restart(&BTreeMap::new());
     assert_eq!(office.core.progress().groups_closed, 1);
+}
+
+/// Every second version is tried on two problems, twice each; newer weights wait ten seconds.
+const SCHEDULE: Schedule = Schedule { every_versions: 2, problems: 2, group_size: 2, hold_millis: 10_000 };
+
+impl Office {
+    /// With an environment worker and a policy worker with weights, both of eight sessions.
+    fn evaluating(groups: u64, rules: Rules) -> Self {
+        let mut office = Self::scheduled(groups, (1, 1), rules, Some(SCHEDULE));
+        office.env("env", 8);
+        office.model("a", runs(0));
+        office
+    }
+
+    /// A step of a trajectory was acted on these versions.
+    fn act(&mut self, grant: &Grant, policy_versions: (i32, i32)) {
+        let trajectory = grant.of.trajectory_id.clone();
+        self.apply(Event::StepKept { trajectory, step: 0, policy_versions: Some(policy_versions) });
+    }
+
+    /// Acts a trajectory on a version to its end and scores it.
+    fn solve(&mut self, grant: &Grant, version: i32, reward: f32) {
+        self.act(grant, (version, version));
+        self.end(grant, End::Done);
+        self.score(grant, reward);
+    }
+
+    fn evaluated(&self) -> Vec<Evaluated> {
+        let evaluated = |effect: &Effect| match effect {
+            Effect::Tell(Notice::EvaluationEnded(evaluated)) => Some(evaluated.clone()),
+            _ => None,
+        };
+        self.effects.iter().filter_map(evaluated).collect()
+    }
+
+    fn weights_of(&mut self, version: i32) -> Option<String> {
+        self.weights(version).workers.remove(0).lags
+    }
+}
+
+fn problems(grants: &[Grant]) -> Vec<Option<(i32, u64)>> {
+    grants.iter().map(|grant| grant.draw.problem.map(|problem| (problem.version, problem.index))).collect()
+}
+
+#[test]
+fn an_evaluation_goes_first_on_one_version_and_newer_weights_wait_for_it() {
+    let mut office = Office::evaluating(9, rules());
+    let grants = office.lease(6);
+    let want = [Some((0, 0)), Some((0, 0)), Some((0, 1)), Some((0, 1)), None, None];
+    assert_eq!(problems(&grants), want, "the version the job begins with, then training in what room is left");
+    assert!(grants[..4].iter().all(|grant| grant.draw.split == Split::Eval));
+    assert_eq!(grants[4].draw.seed, 0, "the sampler's draws go on as if there were no evaluation");
+    assert_eq!(office.publish("p", full("/w/1")), Ok((1, false)));
+    assert_eq!(office.beat("a", runs(0)), None, "nothing newer is ordered");
+    let why = "it waits for the evaluation of version 0: 0 of 2 problems are done";
+    assert_eq!(office.weights_of(1).as_deref(), Some(why));
+    office.solve(&grants[0], 0, 1.0);
+    office.solve(&grants[1], 0, 0.0);
+    office.solve(&grants[2], 0, 1.0);
+    assert_eq!(office.beat("a", runs(0)), None);
+    assert_eq!(office.weights_of(1).unwrap(), why.replace(": 0 of", ": 1 of"));
+    office.solve(&grants[3], 0, 1.0);
+    let ended = Evaluated { version: 0, problems: 2, drawn: 2, scored: 4, succeeded: 3, cut: None };
+    assert_eq!(office.evaluated(), [ended]);
+    assert_eq!(office.beat("a", runs(0)), Some(1));
+    assert_eq!(office.beat("a", runs(1)), Some(1));
+    assert_eq!(problems(&office.lease(2)), [None, None], "every second version, and this is the first after it");
+    assert_eq!(office.publish("q", full("/w/2")), Ok((2, false)));
+    assert_eq!(office.publish("r", full("/w/3")), Ok((3, false)));
+    assert_eq!(office.beat("a", runs(1)), Some(2), "the version whose evaluation is due is not passed over");
+    assert_eq!(office.weights_of(3).as_deref(), Some("it waits for version 2, whose evaluation is due"));
+    assert_eq!(office.beat("a", runs(2)), Some(2));
+    assert_eq!(problems(&office.lease(1)), [Some((2, 0))]);
+}
+
+#[test]
+fn trajectories_of_evaluations_are_no_trainers() {
+    let pacing = Some(Pacing { trajectories_per_version: 1, max_off_policy_versions: 0 });
+    let mut office = Office::evaluating(9, Rules { pacing, ..rules() });
+    let grants = office.lease(8);
+    assert_eq!(problems(&grants).iter().flatten().count(), 4);
+    assert_eq!(grants.len(), 5, "one of training is all that version 0 allows");
+    grants[..4].iter().for_each(|grant| office.solve(grant, 0, 1.0));
+    assert_eq!(office.pause(), Some(PauseReason::OffPolicy));
+    office.end(&grants[4], End::EnvCrash);
+    assert_eq!(office.pause(), None, "what evaluations scored is not accepted by any trainer");
+    assert!(office.core.tallies.is_empty(), "nor does the curriculum see it");
+    assert_eq!(office.core.progress().groups_closed, 0);
+    assert_eq!((office.core.progress().scored, office.core.progress().successes), (4, 4));
+    office.restart(&BTreeMap::new());
+    assert_eq!((office.core.progress().scored, office.core.progress().successes), (4, 4));
+    assert!(office.core.tallies.is_empty() && office.core.progress().groups_closed == 0);
+}
+
+#[test]
+fn what_was_acted_on_other_weights_is_tried_again() {
+    let mut office = Office::evaluating(9, rules());
+    let grants = office.lease(4);
+    office.act(&grants[0], (0, 1));
+    office.end(&grants[0], End::Done);
+    assert_eq!(office.failed(), [(End::PolicyFault, true)]);
+    let again = office.lease(1);
+    assert_eq!((problems(&again), again[0].of.attempt), (vec![Some((0, 0))], 1));
+    office.model("b", runs(1));
+    office.ask(|call| Event::Leave { call, worker: worker("a") });
+    assert_eq!(problems(&office.lease(8)), vec![None; 8], "and not lent to a worker that runs other ones");
+    assert_eq!(office.renew(&grants[1]).1, [], "nor moved to one");
+}
+
+#[test]
+fn an_evaluation_that_newer_weights_waited_for_too_long_is_cut() {
+    let mut office = Office::evaluating(9, rules());
+    let grants = office.lease(3);
+    office.solve(&grants[0], 0, 1.0);
+    office.publish("p", full("/w/1")).unwrap();
+    let alive = |office: &mut Office| {
+        office.beat("a", runs(0));
+        grants[1..].iter().for_each(|grant| drop(office.renew(grant)));
+        office.pass(900);
+    };
+    (0..11).for_each(|_| alive(&mut office));
+    assert_eq!(office.evaluated(), []);
+    alive(&mut office);
+    alive(&mut office);
+    let [ended] = &office.evaluated()[..] else { panic!("{:?}", office.evaluated()) };
+    assert_eq!((ended.version, ended.drawn, ended.scored, ended.succeeded), (0, 2, 1, 1));
+    let why = ended.cut.as_deref().unwrap();
+    assert!(why.contains("version 1 waited") && why.contains("eval.hold_millis = 10000"), "{why}");
+    assert_eq!(office.failed(), [(End::Cancelled, false), (End::Cancelled, false)]);
+    assert_eq!(office.beat("a", runs(0)), Some(1));
+    assert!(office.lease(8).iter().all(|grant| grant.draw.problem.is_none()), "nothing of it is lent again");
+    office.restart(&BTreeMap::new());
+    assert_eq!(office.model("a", runs(1)), Some(1));
+    assert_eq!(office.core.held_version(), None);
+}
+
+#[test]
+fn an_evaluation_goes_on_where_it_was_when_the_coordinator_dies() {
+    let mut office = Office::evaluating(1, rules());
+    let grants = office.lease(3);
+    office.solve(&grants[0], 0, 1.0);
+    office.solve(&grants[1], 0, 0.0);
+    office.publish_all();
+    office.publish("p", full("/w/1")).unwrap();
+    office.act(&grants[2], (0, 0));
+    let kept = Spooled { steps: 1, policy_versions: Some((0, 0)), ending: None };
+    office.restart(&[(grants[2].of.trajectory_id.clone(), kept)].into());
+    office.env("env", 8);
+    assert_eq!(office.model("a", runs(0)), None, "newer weights go on waiting");
+    assert!(office.take_over().is_none());
+    let rest = office.lease(8);
+    assert_eq!(problems(&rest), [Some((0, 1)), None], "one slot of the second problem, and none of the first");
+    office.solve(&grants[2], 0, 1.0);
+    office.solve(&rest[0], 0, 1.0);
+    let ended = Evaluated { version: 0, problems: 2, drawn: 2, scored: 4, succeeded: 3, cut: None };
+    assert_eq!(office.evaluated(), [ended]);
+    office.solve(&rest[1], 0, 1.0);
+    office.publish_all();
+    assert_eq!(office.take_over(), Some(Over::Complete));
+}
+
+#[test]
+fn a_job_is_not_over_while_a_version_is_evaluated_and_a_policy_without_weights_has_one_evaluation() {
+    let mut office = Office::scheduled(1, (1, 1), rules(), Some(SCHEDULE));
+    office.env("env", 8);
+    let offer = PolicyOffer {
+        address: "there:1".into(),
+        kind: PolicyKind::Random,
+        sessions_max: 8,
+        version: None,
+        hashes: Hashes::default(),
+    };
+    let name = Id::new("policy").unwrap();
+    office.ask(|call| Event::RegisterPolicy { call, worker: name, offer, run: WeightsRun::default() });
+    let grants = office.lease(8);
+    assert_eq!(problems(&grants).iter().flatten().count(), 4);
+    office.end(&grants[4], End::Done);
+    office.score(&grants[4], 1.0);
+    office.publish_all();
+    assert_eq!(office.take_over(), None);
+    for grant in &grants[..4] {
+        office.end(grant, End::Done);
+        office.score(grant, 0.0);
+    }
+    office.publish_all();
+    assert_eq!((office.evaluated().len(), office.take_over()), (1, Some(Over::Complete)));
 }

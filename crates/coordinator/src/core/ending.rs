@@ -44,6 +44,7 @@ impl Core {
             Ok(lease) => lease,
             Err(why) => return self.recognise(claim, report.digest, why, turn),
         };
+        let report = self.on_other_weights(&lease, &report).unwrap_or(report);
         let hung_before = self.group(lease.group).hung_before(lease.start.sample_index);
         let (end, fault) = judge(report.end, hung_before, report.evidence_sha256.is_some());
         let (of, token) = (lease.of.clone(), claim.token);
@@ -126,7 +127,10 @@ impl Core {
             turn.tell(Notice::GroupClosed(Box::new(record.clone())));
             turn.then(Effect::PublishGroup { record: Box::new(record) });
         }
-        self.tally.groups_closed += 1;
+        match self.kept_to(index) {
+            Some(_) => self.end_evaluation_if_done(turn),
+            None => self.tally.groups_closed += 1,
+        }
     }
 
     fn await_score(
@@ -167,24 +171,27 @@ impl Core {
         let draw = self.group(group).draw().clone();
         self.publish(Outgoing { of, start, ended, verdict: Some(verdict), draw }, turn);
         if self.group(group).has_enough() {
-            self.cancel_rest(group, turn);
+            self.cancel_rest(group, "its group has enough", turn);
         }
         self.close_if_settled(group, turn);
     }
 
     fn measure(&mut self, group: u64, reward: f32, succeeded: bool) {
         let draw = self.group(group).draw().clone();
+        if draw.problem.is_some() {
+            self.tally.evaluated += 1;
+            return self.count_evaluated(succeeded);
+        }
         let tally = self.tallies.entry((draw.suite.clone(), draw.task_id.clone())).or_default();
         tally.scored += 1;
         tally.succeeded += u64::from(succeeded);
         tally.reward_sum += f64::from(reward);
     }
 
-    /// A group has the trajectories it needs: those that still run or wait for a score are too late.
-    fn cancel_rest(&mut self, group: u64, turn: &mut Turn) {
-        const WHY: &str = "its group has enough";
+    /// A group needs no more trajectories: those that still run or wait for a score are too late.
+    pub(super) fn cancel_rest(&mut self, group: u64, why: &str, turn: &mut Turn) {
         for lease in self.leases.take_where(|lease| lease.group == group) {
-            self.fail_lease(lease, End::Cancelled, WHY, turn);
+            self.fail_lease(lease, End::Cancelled, why, turn);
         }
         let waiting = self.scoring.iter().filter(|(_, scoring)| scoring.group == group);
         let waiting: Vec<Id<Trajectory>> = waiting.map(|(trajectory, _)| trajectory.clone()).collect();
@@ -192,7 +199,7 @@ impl Core {
             let Some(Scoring { start, of, group, ended, .. }) = self.scoring.remove(&trajectory) else {
                 continue;
             };
-            let ended = Ended { end: End::Cancelled, reason: WHY.to_owned(), ..ended };
+            let ended = Ended { end: End::Cancelled, reason: why.to_owned(), ..ended };
             self.fail(Failing { start, of, group, ended }, turn);
         }
     }

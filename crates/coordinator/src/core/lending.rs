@@ -3,11 +3,12 @@
 use furrow_rollout::{End, EnvWorker, Id, Trajectory};
 use furrow_telemetry::PauseReason;
 
-use super::{Answer, Call, Core, Effect, Grant, Notice, Now, Refused, Turn, Waiting};
+use super::evaluation::runs;
+use super::{Answer, Call, Core, Drawn, Effect, Grant, Notice, Now, Refused, Turn, Waiting};
 use crate::assign::{Rooms, facts};
 use crate::groups::{Attempt, Group, Home};
 use crate::lease::Lease;
-use crate::ledger::{Draw, Mutation, PolicyFacts, Start};
+use crate::ledger::{Draw, Mutation, PolicyFacts, Problem, Start};
 
 impl Core {
     /// Holds a request for work open until there is some. A worker has one: a newer one takes the place of the older.
@@ -72,11 +73,20 @@ impl Core {
 
     /// The next attempt to lend: the oldest group first, a new group when no open one has a slot whose policy worker has room.
     fn choose(&mut self, turn: &mut Turn) -> Option<(u64, Attempt, PolicyFacts)> {
-        if self.pause().is_some() {
+        if self.blocked().is_some() {
+            return None;
+        }
+        if let Some(chosen) = self.choose_problem(turn) {
+            return Some(chosen);
+        }
+        if self.paced().is_some() {
             return None;
         }
         let rooms = self.rooms();
         let in_open_group = |(index, group): (&u64, &Group)| {
+            if group.draw().problem.is_some() {
+                return None;
+            }
             let attempt = group.next_attempt()?;
             Some((*index, attempt, rooms.for_group(group.home())?))
         };
@@ -90,12 +100,25 @@ impl Core {
     }
 
     fn open_group(&mut self, turn: &mut Turn) -> Option<u64> {
-        if self.next_group >= self.plan.groups() {
+        if self.next_draw >= self.plan.groups() {
             return None;
         }
+        let drawn = self.plan.draw(self.next_draw, &self.tallies);
+        self.next_draw += 1;
+        let (slots, needed) = (self.plan.group_size(), self.plan.group_needs());
+        Some(self.open_group_of(drawn, None, (slots, needed), turn))
+    }
+
+    /// A group of what was drawn, of so many slots of which so many are needed.
+    pub(super) fn open_group_of(
+        &mut self,
+        drawn: Drawn,
+        problem: Option<Problem>,
+        (slots, needed): (u32, u32),
+        turn: &mut Turn,
+    ) -> u64 {
         let index = self.next_group;
         self.next_group += 1;
-        let drawn = self.plan.draw(index, &self.tallies);
         let draw = Draw {
             group_id: Id::nth(&self.run_id, index),
             index,
@@ -103,14 +126,15 @@ impl Core {
             task_id: drawn.task_id,
             split: drawn.split,
             seed: drawn.seed,
-            group_size: self.plan.group_size(),
+            group_size: slots,
             task_json: drawn.task_json,
             chance: drawn.chance,
+            problem,
             at_micros: turn.now.wall_micros,
         };
-        turn.commit(Mutation::GroupDrawn { draw: draw.clone(), draws: self.next_group });
-        self.groups.insert(index, Group::new(draw.into(), self.plan.group_needs(), turn.now.millis));
-        Some(index)
+        turn.commit(Mutation::GroupDrawn { draw: draw.clone(), draws: self.next_draw });
+        self.groups.insert(index, Group::new(draw.into(), needed, turn.now.millis));
+        index
     }
 
     fn lend(
@@ -221,11 +245,14 @@ impl Core {
         let mut rooms = Rooms::new(workers, self.leases.iter().map(|lease| &lease.policy.worker));
         for lease in self.leases.iter_mut() {
             let PolicyFacts { worker, address, kind, .. } = &lease.policy;
+            let kept_to = self.groups.get(&lease.group).and_then(|group| group.draw().problem);
             let found = match self.policy_workers.get(worker) {
                 Some(seat) if seat.offer.address == *address => None,
                 Some(seat) => Some(facts(worker, &seat.offer)),
                 None if now.millis < self.settled_millis => None,
-                None => rooms.least_loaded(Some(*kind)),
+                None => rooms.least_loaded_where(Some(*kind), |offer| {
+                    kept_to.is_none_or(|problem| runs(offer.version, problem.version))
+                }),
             };
             if let Some(policy) = found {
                 rooms.add(&policy.worker);
@@ -236,6 +263,11 @@ impl Core {
 
     /// Why nothing is lent just now, and the numbers behind it.
     pub(super) fn pause(&self) -> Option<(PauseReason, String)> {
+        self.blocked().or_else(|| self.paced())
+    }
+
+    /// Why nothing at all is lent just now; of an evaluation neither.
+    fn blocked(&self) -> Option<(PauseReason, String)> {
         if let Some(detail) = &self.disk_low {
             return Some((PauseReason::DiskReserve, detail.clone()));
         }
@@ -247,18 +279,17 @@ impl Core {
         if self.policy_workers.is_empty() {
             return Some((PauseReason::NoPolicyWorker, "no policy worker is registered".to_owned()));
         }
-        self.paced()
+        None
     }
 
     fn paced(&self) -> Option<(PauseReason, String)> {
         let pacing = self.rules.pacing?;
-        let running = (self.leases.len() + self.scoring.len()) as u64;
-        if pacing.admits(self.tally.scored, running, self.newest_version) {
+        let (accepted, running) = (self.tally.scored - self.tally.evaluated, self.training());
+        if pacing.admits(accepted, running, self.newest_version) {
             return None;
         }
         let detail = format!(
-            "{} accepted and {running} running fill what version {} allows: {}",
-            self.tally.scored,
+            "{accepted} accepted and {running} running fill what version {} allows: {}",
             self.newest_version.unwrap_or(0),
             pacing.allowed(self.newest_version)
         );

@@ -6,7 +6,7 @@ use furrow_rollout::{Ancestry, End, EnvWorker, GroupRecord, Id, PolicyWorker, Ru
 use furrow_telemetry as say;
 use furrow_telemetry::{PauseReason, Role, WorkerKind};
 
-use super::ShardNews;
+use super::{Evaluated, ShardNews};
 use crate::ledger::Verdict;
 
 /// One thing to say.
@@ -28,6 +28,8 @@ pub enum Notice {
     VersionProposed { version: i32 },
     VersionTaken { version: i32, worker: Id<PolicyWorker> },
     VersionRefused { version: i32, reason: String },
+    EvaluationBegun { version: i32, problems: u64 },
+    EvaluationEnded(Evaluated),
     Paused { reason: PauseReason, detail: String },
     Resumed { reason: PauseReason },
     Draining { in_hand: u64 },
@@ -82,6 +84,20 @@ impl Notice {
             }
             Notice::VersionRefused { version, reason } => {
                 tracing::error!(version, reason, "no policy worker can run published weights");
+            }
+            Notice::EvaluationBegun { version, problems } => {
+                say::EvaluationBegun { version: *version, problems: *problems }.emit();
+            }
+            Notice::EvaluationEnded(Evaluated { version, problems, drawn, scored, succeeded, cut }) => {
+                say::EvaluationEnded {
+                    version: *version,
+                    problems: *problems,
+                    drawn: *drawn,
+                    scored: *scored,
+                    succeeded: *succeeded,
+                    cut: cut.as_deref(),
+                }
+                .emit();
             }
             Notice::Paused { reason, detail } => say::AdmissionPaused { reason: *reason, detail }.emit(),
             Notice::Draining { in_hand } => {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use furrow_rollout::{Ancestry, End, Id, Trajectory};
 
+use super::evaluation::Evaluation;
 use super::{Core, Decision, Effect, Now, Outgoing, Plan, Rules, Scoring, Tally, Turn};
 use crate::groups::{Group, Home};
 use crate::lease::{Lease, Leases};
@@ -36,8 +37,14 @@ impl Core {
         let mut turn = Turn::at(now);
         core.newest_version = Some(snapshot.versions.current()).filter(|version| *version > 0);
         core.versions = snapshot.versions.clone();
+        core.evaluated = snapshot.evaluations.last().map(|row| row.version);
+        core.evaluation = snapshot.evaluations.last().and_then(Evaluation::taken_up);
         for row in &snapshot.groups {
-            let group = Group::new(Arc::new(row.draw.clone()), core.plan.group_needs(), now.millis);
+            let needed = match row.draw.problem {
+                Some(_) => row.draw.group_size,
+                None => core.plan.group_needs(),
+            };
+            let group = Group::new(Arc::new(row.draw.clone()), needed, now.millis);
             core.groups.insert(row.draw.index, group);
         }
         let indices: BTreeMap<_, _> =
@@ -52,8 +59,10 @@ impl Core {
             core.take_up_group(row.draw.index, row.closed_at_micros, &mut turn);
         }
         core.tallies = snapshot.totals.tasks.clone();
+        let closed_now = core.tally.groups_closed;
         core.tally = Tally::of(&snapshot.totals, core.unpublished.len() as u64);
-        core.tally.groups_closed += turn.decision.commit.len() as u64; // only groups that close now are committed here
+        core.tally.groups_closed += closed_now;
+        core.end_evaluation_if_done(&mut turn);
         core.stop_over_budget(&mut turn);
         core.finish_up(&mut turn);
         (core, turn.decision)
@@ -69,6 +78,7 @@ impl Core {
             epoch: run.epoch,
             next_token: run.next_token,
             next_group: run.next_group,
+            next_draw: run.draws,
             groups: BTreeMap::new(),
             scoring: BTreeMap::new(),
             unpublished: BTreeMap::new(),
@@ -88,6 +98,8 @@ impl Core {
             over: false,
             tally: Tally::default(),
             tallies: BTreeMap::new(),
+            evaluation: None,
+            evaluated: None,
         }
     }
 
@@ -203,9 +215,10 @@ impl Tally {
             published: ended.saturating_sub(unpublished),
             failed,
             groups_closed: totals.groups_closed,
-            reward_sum: totals.tasks.values().map(|tally| tally.reward_sum).sum(),
-            successes: totals.tasks.values().map(|tally| tally.succeeded).sum(),
+            reward_sum: totals.tasks.values().chain([&totals.evaluated]).map(|tally| tally.reward_sum).sum(),
+            successes: totals.tasks.values().chain([&totals.evaluated]).map(|tally| tally.succeeded).sum(),
             steps: 0,
+            evaluated: totals.evaluated.scored,
         }
     }
 }

@@ -13,11 +13,15 @@ use rand::rngs::ChaCha12Rng;
 use rand::{RngExt, SeedableRng};
 
 use super::{
-    Answer, Call, Core, Decision, Drawn, Effect, Event, Grant, Now, Over, Plan, Reported, Rules, ShardNews,
-    Spooled, Tallies, WeightsRun, WorkerId,
+    Answer, Call, Core, Decision, Drawn, Effect, Event, Grant, Now, Over, Plan, Publication, Reported, Rules,
+    Schedule, ShardNews, Spooled, Tallies, WeightsRun, WorkerId,
 };
 use crate::assign::PolicyOffer;
-use crate::ledger::{Ledger, MemoryLedger, Mutation, RunOpening, ShardOpening, Standing, Verdict};
+use crate::ledger::{
+    EvaluationRow, EvaluationStanding, Ledger, MemoryLedger, Mutation, RunOpening, ShardOpening, Standing, Verdict,
+};
+use crate::versions::Source;
+use crate::versions::tests::hash;
 
 const ENVS: usize = 3;
 const POLICIES: usize = 2;
@@ -56,6 +60,11 @@ fn simulate(seed: u64, fencing: bool) -> Result<World, Violation> {
 
 struct World {
     chance: ChaCha12Rng,
+    /// In a third of the worlds weights are published and every second version is evaluated.
+    schedule: Option<Schedule>,
+    /// Weights that were published, and what each trajectory of an evaluation was lent on.
+    published: u32,
+    evaluated_on: BTreeMap<Id<Trajectory>, (i32, i32)>,
     /// Slots of a group that it does not need.
     spares: u32,
     now: u64,
@@ -119,6 +128,9 @@ struct Hold {
 struct Policy {
     life: u32,
     dead_until: u64,
+    /// The weights it runs, and those it was told to.
+    runs: i32,
+    ordered: i32,
 }
 
 #[derive(Clone)]
@@ -161,6 +173,8 @@ enum Happening {
     Seek { env: usize, life: u32 },
     Act { env: usize, life: u32, trajectory: Id<Trajectory> },
     PolicyBeat { policy: usize },
+    TakeUp { policy: usize, life: u32 },
+    Train,
     Append { life: u32, rpc: Rpc },
     Durable { life: u32 },
     Judge { life: u32, trajectory: Id<Trajectory> },
@@ -174,6 +188,7 @@ enum Happening {
 /// Groups with a slot to spare, or without.
 struct TinyPlan {
     spares: u32,
+    schedule: Option<Schedule>,
 }
 
 impl Plan for TinyPlan {
@@ -196,6 +211,12 @@ impl Plan for TinyPlan {
             chance: None,
         }
     }
+    fn schedule(&self) -> Option<Schedule> {
+        self.schedule
+    }
+    fn problem(&self, index: u64) -> Drawn {
+        Drawn { split: Split::Eval, task_id: format!("e{index}"), ..self.draw(index, &Tallies::new()) }
+    }
 }
 
 impl World {
@@ -216,6 +237,15 @@ impl World {
         };
         Self {
             chance: ChaCha12Rng::seed_from_u64(seed),
+            schedule: seed.is_multiple_of(3).then_some(Schedule {
+                every_versions: 2,
+                problems: 2,
+                group_size: 2,
+                // Half of them cannot be done in time when a worker is away.
+                hold_millis: if seed.is_multiple_of(2) { LEASE } else { 60_000 },
+            }),
+            published: 0,
+            evaluated_on: BTreeMap::new(),
             spares: (seed % 2) as u32,
             now: 0,
             agenda: BTreeMap::new(),
@@ -252,6 +282,9 @@ impl World {
             self.soon(100, Happening::PolicyBeat { policy });
         }
         self.soon(1_500, Happening::Fault);
+        if self.schedule.is_some() {
+            self.soon(2_000, Happening::Train);
+        }
         Ok(())
     }
 
@@ -302,6 +335,14 @@ impl World {
                 Ok(())
             }
             Happening::PolicyBeat { policy } => self.policy_beat(policy),
+            Happening::TakeUp { policy, life } => {
+                let policy = &mut self.policies[policy];
+                if policy.life == life {
+                    policy.runs = policy.ordered;
+                }
+                Ok(())
+            }
+            Happening::Train => self.train(),
             Happening::Append { life, rpc } if life == self.life => self.append(rpc),
             Happening::Durable { life } if life == self.life => self.make_durable(),
             Happening::Judge { life, trajectory } if life == self.life => self.judge(trajectory),
@@ -406,8 +447,13 @@ impl World {
         let rpc = match caller {
             Caller::Env(rpc) => rpc,
             Caller::Policy(policy) => {
-                if matches!(answer, Answer::Heard { known: false, .. }) {
-                    return self.register_policy(policy);
+                match answer {
+                    Answer::Heard { known: false, .. } => return self.register_policy(policy),
+                    Answer::Heard { weights: Some(order), .. }
+                    | Answer::Registered { weights: Some(order), .. } => {
+                        self.follow_order(policy, order.version.0);
+                    }
+                    _ => {}
                 }
                 return Ok(());
             }
@@ -483,7 +529,12 @@ impl World {
                     return Ok(());
                 }
                 file.steps = file.steps.max(step + 1);
-                self.apply(Event::StepKept { trajectory, step, policy_versions: None })?;
+                let policy_versions = self.version_of(&rpc, &trajectory).map(|version| (version, version));
+                if let Some((version, _)) = policy_versions {
+                    let range = self.evaluated_on.entry(trajectory.clone()).or_insert((version, version));
+                    *range = (range.0.min(version), range.1.max(version));
+                }
+                self.apply(Event::StepKept { trajectory, step, policy_versions })?;
                 self.send_back(rpc, Reply::Acknowledged);
                 Ok(())
             }
@@ -499,7 +550,7 @@ impl World {
     fn judge(&mut self, trajectory: Id<Trajectory>) -> Result<(), Violation> {
         // Its group may have had enough meanwhile, and its rows may be in the data set: its scorer finds nothing, and nobody waits for it.
         let is_awaited = self.core.as_ref().is_some_and(|core| core.scoring.contains_key(&trajectory));
-        if self.spares > 0 && !is_awaited && !self.spool.contains_key(&trajectory) {
+        if (self.spares > 0 || self.schedule.is_some()) && !is_awaited && !self.spool.contains_key(&trajectory) {
             return Ok(());
         }
         let file =
@@ -578,12 +629,13 @@ impl World {
         let run = snapshot.run.take().ok_or("the run is gone")?;
         let spooled = self.spool.iter().map(|(id, file)| {
             let ending = file.ending.as_ref().map(|report| report.digest);
-            (id.clone(), Spooled { steps: file.steps, policy_versions: None, ending })
+            let policy_versions = self.evaluated_on.get(id).copied();
+            (id.clone(), Spooled { steps: file.steps, policy_versions, ending })
         });
         let now = Now { millis: self.now, wall_micros: self.now as i64 * 1000 };
         let (core, decision) = Core::start(
             self.rules.clone(),
-            Arc::new(TinyPlan { spares: self.spares }),
+            Arc::new(TinyPlan { spares: self.spares, schedule: self.schedule }),
             (run, snapshot),
             &spooled.collect(),
             now,
@@ -616,8 +668,9 @@ impl World {
             6 => {
                 let policy = self.chance.random_range(0..POLICIES);
                 let pause = self.chance.random_range(100..LEASE * 3);
-                self.policies[policy].life += 1;
-                self.policies[policy].dead_until = self.now + pause;
+                let Policy { life, .. } = self.policies[policy];
+                let dead_until = self.now + pause;
+                self.policies[policy] = Policy { life: life + 1, dead_until, ..Policy::default() };
             }
             7 if self.core.is_some() && self.one_in(2) => self.apply(Event::Drain { call: None })?,
             _ if self.core.is_some() => {
@@ -817,8 +870,48 @@ impl World {
             return Ok(());
         }
         let worker = worker_id(&policy_name(policy, &self.policies[policy]));
-        let call = self.call(Caller::Policy(policy));
-        self.apply(Event::Heartbeat { call, worker, run: WeightsRun::default() })
+        let (call, run) = (self.call(Caller::Policy(policy)), self.run_of(policy));
+        self.apply(Event::Heartbeat { call, worker, run })
+    }
+
+    /// A trainer, as long as there is anything to disturb.
+    fn train(&mut self) -> Result<(), Violation> {
+        if !self.is_calm() {
+            self.soon(2_000, Happening::Train);
+        }
+        if self.core.is_none() {
+            return Ok(());
+        }
+        self.published += 1;
+        let publication = Publication {
+            publication_id: format!("p{}", self.published),
+            source: Source::Rollback { to: 0 },
+            weights_sha256: None,
+        };
+        let call = self.call(Caller::Policy(0)); // nobody listens
+        self.apply(Event::Publish { call, publication })
+    }
+
+    fn follow_order(&mut self, policy: usize, version: i32) {
+        let life = self.policies[policy].life;
+        if version > self.policies[policy].ordered {
+            self.policies[policy].ordered = version;
+            self.soon(800, Happening::TakeUp { policy, life });
+        }
+    }
+
+    /// What a policy worker says of its weights, where it has some.
+    fn run_of(&self, policy: usize) -> WeightsRun {
+        let version = self.schedule.map(|_| self.policies[policy].runs);
+        WeightsRun { version, weights_sha256: version.map(hash), refused: None }
+    }
+
+    /// What the policy worker of a trajectory runs as it acts.
+    fn version_of(&self, rpc: &Rpc, trajectory: &Id<Trajectory>) -> Option<i32> {
+        self.schedule?;
+        let address = &self.envs[rpc.env].holds.get(trajectory)?.policy;
+        let named = |policy: &usize| policy_name(*policy, &self.policies[*policy]) == *address;
+        (0..POLICIES).find(named).map(|policy| self.policies[policy].runs)
     }
 
     fn register_policy(&mut self, policy: usize) -> Result<(), Violation> {
@@ -828,11 +921,11 @@ impl World {
             address: name,
             kind: PolicyKind::Random,
             sessions_max: 6,
-            version: None,
+            version: self.run_of(policy).version,
             hashes: Hashes::default(),
         };
-        let call = self.call(Caller::Policy(policy));
-        self.apply(Event::RegisterPolicy { call, worker, offer, run: WeightsRun::default() })
+        let (call, run) = (self.call(Caller::Policy(policy)), self.run_of(policy));
+        self.apply(Event::RegisterPolicy { call, worker, offer, run })
     }
 }
 
@@ -852,7 +945,38 @@ impl World {
         if (progress.groups_closed, progress.published) != want {
             return Err(format!("the sums do not agree: {progress:?}"));
         }
-        self.check_rows()
+        self.check_rows()?;
+        self.check_evaluations(&snapshot.evaluations)
+    }
+
+    /// Every evaluation came to its end, on problems drawn once and trajectories of one version.
+    fn check_evaluations(&mut self, rows: &[EvaluationRow]) -> Result<(), Violation> {
+        let Some(schedule) = self.schedule else { return Ok(()) };
+        if rows.is_empty() || rows.iter().any(EvaluationRow::is_open) {
+            return Err(format!("evaluations are missing or open: {rows:?}"));
+        }
+        let mut draws = BTreeMap::new();
+        for (_, decision) in &self.log {
+            for mutation in &decision.commit {
+                let Mutation::GroupDrawn { draw, .. } = mutation else { continue };
+                draws.extend(draw.problem.map(|problem| (draw.group_id.clone(), problem.version)));
+            }
+        }
+        for trajectory in &self.scored {
+            let group = trajectory.as_str().rsplit_once("-s").map_or("", |(group, _)| group);
+            let version = draws.iter().find(|(id, _)| id.as_str() == group).map(|(_, version)| *version);
+            let acted_on = self.evaluated_on.get(trajectory);
+            if let (Some(version), Some(range)) = (version, acted_on)
+                && *range != (version, version)
+            {
+                return Err(format!("{trajectory} of the evaluation of {version} was acted on {range:?}"));
+            }
+        }
+        let slots = schedule.problems * u64::from(schedule.group_size);
+        match rows.iter().find(|row| row.scored > slots || row.drawn > row.problems) {
+            Some(row) => Err(format!("more was evaluated than there is: {row:?}")),
+            None => Ok(()),
+        }
     }
 
     /// Every acknowledged end is in the data set once, as it was reported; every slot is scored at most once.
@@ -875,7 +999,9 @@ impl World {
             }
             // Without evidence it is a page crash, and a scorer may fail; nothing else may become of it.
             let end = self.ended.get(trajectory);
-            let is_late = self.spares > 0 && end == Some(&End::Cancelled);
+            // Of a cut evaluation, too.
+            let may_be_late = self.spares > 0 || self.schedule.is_some();
+            let is_late = may_be_late && end == Some(&End::Cancelled);
             if !is_late && !end.is_some_and(|end| [*reported, End::PageCrash, End::ScorerError].contains(end))
             {
                 return Err(format!("{trajectory} was acknowledged as {reported:?} and became {end:?}"));
@@ -932,20 +1058,27 @@ fn seeds(usual: u64) -> std::ops::Range<u64> {
 #[test]
 fn nothing_is_lost_nothing_is_twice_and_every_seed_replays() {
     let (mut kills, mut drains, mut stale) = (0, 0, 0);
+    let (mut complete, mut cut) = (0, 0);
     for seed in seeds(SEEDS) {
-        let world = simulate(seed, true).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
+        let mut world = simulate(seed, true).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
         let again = simulate(seed, true).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
         assert!(world.log == again.log, "seed {seed} was decided otherwise when it was played again");
+        for row in world.ledger.load().unwrap().evaluations {
+            complete += u64::from(row.standing == EvaluationStanding::Complete);
+            cut += u64::from(matches!(row.standing, EvaluationStanding::Cut { .. }));
+        }
         kills += world.life - world.drained;
         drains += world.drained;
         stale += world.log.iter().filter(|(_, decision)| is_fenced(decision)).count();
     }
     let seeds = seeds(SEEDS).end;
     println!("{seeds} seeds: {kills} coordinators killed, {drains} drained, {stale} stale calls refused");
+    println!("{complete} evaluations complete, {cut} cut");
     // Few seeds prove nothing about how often something happens.
     assert!(
         seeds < 100 || u64::from(kills) > seeds && u64::from(drains) > seeds / 8 && stale as u64 > seeds / 4
     );
+    assert!(seeds < 100 || complete > seeds / 4 && cut > seeds / 20, "{complete} {cut}");
 }
 
 #[test]

@@ -85,9 +85,9 @@ impl Core {
         self.stopping.is_some() || self.is_complete()
     }
 
-    /// Whether every planned group is closed.
+    /// Whether every planned group is closed, and every evaluation that was begun.
     fn is_complete(&self) -> bool {
-        self.next_group >= self.plan.groups() && self.groups.values().all(Group::is_closed)
+        self.next_draw >= self.plan.groups() && self.evaluation.is_none() && self.groups.values().all(Group::is_closed)
     }
 
     /// When nothing is lent or being scored and nothing will be: publishes what is left, then says so.

@@ -95,7 +95,7 @@ impl Core {
 
     /// What policy workers shall run. Whoever is told must be told after it is durable.
     pub(super) fn order(&self) -> Option<WeightsOrder> {
-        self.versions.order()
+        self.versions.order(self.held_version())
     }
 
     /// A worker registers: until it has caught up with what others run, nothing is lent to it.
@@ -122,6 +122,8 @@ impl Core {
         if self.behind.get(worker).is_some_and(|wanted| version >= *wanted) {
             self.behind.remove(worker);
         }
+        // Before the worker is told of anything newer.
+        self.begin_evaluation(turn);
         if let Some(refused) = &run.refused {
             self.refusals.insert(worker.clone(), refused.clone());
             self.refuse_if_nobody_can(refused, turn);
@@ -184,7 +186,7 @@ impl Core {
             (Some(why), _) => Some(why.clone()),
             _ if own >= version => None,
             (_, Some((refused, why))) if *refused >= version => Some(why.clone()),
-            _ => Some("it has not taken it up yet".to_owned()),
+            _ => self.why_held(version).or_else(|| Some("it has not taken it up yet".to_owned())),
         }
     }
 }

@@ -20,6 +20,7 @@ pub fn ledger_conformance<L: Ledger>(make: impl Fn() -> L) {
         check(&mut make(), name, &story, want);
     }
     what_is_settled_leaves_the_snapshot(&mut make());
+    evaluations_are_counted_apart(&mut make());
     fates(&mut make());
     agrees_with_memory(make);
 }
@@ -48,6 +49,7 @@ fn stories() -> Vec<Story> {
     let scored = || [finished(), vec![score(0, 0, 0, 1.0)]].concat();
     let failed = || [lent(), vec![fail(0, 0, 0, End::LeaseLost)]].concat();
     let closed = || [scored(), vec![assigned(0, 1, 0, 2), fail(0, 1, 0, End::Cancelled), close(0)]].concat();
+    let asked = || vec![opened(), begun(3, 1), problem(0, 3, 0)];
     let and = |mut story: Vec<Mutation>, last: Mutation| {
         story.push(last);
         story
@@ -200,6 +202,23 @@ fn stories() -> Vec<Story> {
             Err("as version 1"),
         ),
         ("until that is refused", vec![opened(), proposed(1, 0), unable(1), published_again(2)], Ok(())),
+        ("a version is evaluated", vec![opened(), begun(0, 2)], Ok(())),
+        ("on something", vec![opened(), begun(0, 0)], Err("no problems")),
+        ("one at a time", vec![opened(), begun(0, 2), begun(1, 2)], Err("that of version 0 is under way")),
+        ("its problems are drawn", vec![opened(), drawn(0), begun(3, 2), problem(1, 3, 0)], Ok(())),
+        ("in order", vec![opened(), begun(3, 2), problem(0, 3, 1)], Err("next problem of 2 is 0, not 1")),
+        ("each once", vec![opened(), begun(3, 2), problem(0, 3, 0), problem(1, 3, 0)], Err("is 1, not 0")),
+        ("and no more", and(asked(), problem(1, 3, 1)), Err("next problem of 1 is 1, not 1")),
+        ("of what is evaluated", vec![opened(), begun(3, 2), problem(0, 2, 0)], Err("no evaluation of version 2")),
+        ("nothing is drawn without", vec![opened(), problem(0, 3, 0)], Err("no evaluation of version 3")),
+        ("it ends when all is done", and(asked(), over(3, false)), Err("r-g000000 is open")),
+        ("and all is drawn", vec![opened(), begun(3, 2), over(3, false)], Err("0 of its 2 problems")),
+        ("which it was", [asked(), vec![close(0), over(3, false)]].concat(), Ok(())),
+        ("once", [asked(), vec![close(0), over(3, false), over(3, false)]].concat(), Err("is under way")),
+        ("a cut one left some out", vec![opened(), begun(3, 2), over(3, true)], Ok(())),
+        ("a version is evaluated once", vec![opened(), begun(3, 2), over(3, true), begun(3, 2)], Err("was evaluated")),
+        ("and none before it", vec![opened(), begun(3, 2), over(3, true), begun(2, 2)], Err("3 was evaluated")),
+        ("but newer ones", vec![opened(), begun(3, 2), over(3, true), begun(4, 2)], Ok(())),
         (
             "a manifest version is one shard's",
             [
@@ -244,8 +263,29 @@ fn what_is_settled_leaves_the_snapshot(ledger: &mut impl Ledger) {
         groups_closed: 1,
         shards_published: 1,
         tasks: [(("starter".to_owned(), "click".to_owned()), tally)].into(),
+        evaluated: TaskTally::default(),
     };
     assert_eq!(settled.totals, totals);
+}
+
+/// Its trajectories are counted apart from the job's own, and still are when they are published.
+fn evaluations_are_counted_apart(ledger: &mut impl Ledger) {
+    let story = [
+        vec![opened(), begun(3, 2), problem(0, 3, 0), assigned(0, 0, 0, 1), assigned(0, 1, 0, 2)],
+        vec![finish(0, 0, 0, 1, End::Done), score(0, 0, 0, 0.5), finish(0, 1, 0, 2, End::Done)],
+        vec![score(0, 1, 0, 0.0), close(0)],
+    ]
+    .concat();
+    ledger.commit(&story).unwrap();
+    ledger.commit(&shard(0, 3)).unwrap();
+    let Snapshot { groups, evaluations, totals, run, .. } = ledger.load().unwrap();
+    assert_eq!((groups.len(), run.map(|run| (run.next_group, run.draws))), (0, Some((1, 0))));
+    let standing = EvaluationStanding::Open;
+    let row =
+        EvaluationRow { version: 3, problems: 2, drawn: 1, scored: 2, succeeded: 1, standing, at_micros: 4 };
+    assert_eq!(evaluations, [row]);
+    let evaluated = TaskTally { scored: 2, succeeded: 1, reward_sum: 0.5 };
+    assert_eq!(totals, Totals { scored: 2, shards_published: 1, evaluated, ..Totals::default() });
 }
 
 fn fates(ledger: &mut impl Ledger) {
@@ -298,6 +338,9 @@ fn any_mutation() -> impl Strategy<Value = Mutation> {
         1 => (1..5i32).prop_map(taken),
         1 => (1..5i32).prop_map(unable),
         1 => (1..5i32).prop_map(published_again),
+        2 => (0..3i32, 1..3u64).prop_map(|(version, problems)| begun(version, problems)),
+        3 => (0..3u64, 0..3i32, 0..2u64).prop_map(|(index, version, of)| problem(index, version, of)),
+        1 => (0..3i32, any::<bool>()).prop_map(|(version, cut)| over(version, cut)),
     ]
 }
 
@@ -318,6 +361,8 @@ pub fn sample_mutations() -> Vec<Mutation> {
         proposed(1, 0),
         taken(1),
         unable(2),
+        begun(0, 1),
+        over(0, true),
     ]
 }
 
@@ -356,6 +401,7 @@ pub fn draw(index: u64, group_size: u32) -> Draw {
         group_size,
         task_json: "{\"id\":\"click\"}".to_owned(),
         chance: index.is_multiple_of(2).then_some(0.25),
+        problem: None,
         at_micros: 2,
     }
 }
@@ -469,6 +515,22 @@ fn taken(version: i32) -> Mutation {
 
 fn unable(version: i32) -> Mutation {
     Mutation::VersionRefused { version, reason: "its file is torn".to_owned() }
+}
+
+fn begun(version: i32, problems: u64) -> Mutation {
+    Mutation::EvaluationBegun { version, problems, at_micros: 4 }
+}
+
+/// A group that is a problem of an evaluation; the sampler draws nothing.
+fn problem(group_index: u64, version: i32, index: u64) -> Mutation {
+    let problem = Some(Problem { version, index });
+    let draw = Draw { problem, split: Split::Eval, chance: None, ..draw(group_index, 2) };
+    Mutation::GroupDrawn { draw, draws: group_index }
+}
+
+fn over(version: i32, cut: bool) -> Mutation {
+    let cut = cut.then(|| "newer weights waited".to_owned());
+    Mutation::EvaluationEnded { version, cut }
 }
 
 /// The first `stages` of a shard's life, with the rows of group 0; a fourth publishes it a second time.

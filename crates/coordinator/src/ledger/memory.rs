@@ -6,8 +6,9 @@ use furrow_records::WrittenFile;
 use furrow_rollout::{Group, Id, Shard, Trajectory};
 
 use super::{
-    Draw, Ended, Fate, GroupRow, Ledger, LedgerError, Mutation, RunOpening, RunRow, ShardOpening, ShardRow,
-    Snapshot, Standing, Start, Totals, TrajectoryRow, Verdict, Versions,
+    Draw, Ended, EvaluationRow, EvaluationStanding, Fate, GroupRow, Ledger, LedgerError, Mutation, RunOpening,
+    RunRow, ShardOpening, ShardRow, Snapshot, Standing, Start, Totals, TrajectoryRow, Verdict, Versions,
+    may_begin, may_draw, may_end,
 };
 
 /// Forgets everything when dropped.
@@ -25,6 +26,7 @@ struct State {
     trajectories: HashMap<Id<Trajectory>, TrajectoryRow>,
     shards: BTreeMap<Id<Shard>, ShardState>,
     versions: Versions,
+    evaluations: Vec<EvaluationRow>,
 }
 
 #[derive(Debug)]
@@ -115,6 +117,10 @@ impl State {
                 self.versions.take(*version, weights_sha256)
             }
             Mutation::VersionRefused { version, reason } => self.versions.refuse(*version, reason),
+            Mutation::EvaluationBegun { version, problems, at_micros } => {
+                self.begin_evaluation(*version, *problems, *at_micros)
+            }
+            Mutation::EvaluationEnded { version, cut } => self.end_evaluation(*version, cut.as_ref()),
         }
         .map_err(refuse)
     }
@@ -139,6 +145,10 @@ impl State {
         }
         if self.group_index.contains_key(&draw.group_id) {
             return Err("there is such a group".to_owned());
+        }
+        if let Some(problem) = draw.problem {
+            may_draw(self.evaluations.last(), problem)?;
+            self.evaluations.last_mut().ok_or("there is no evaluation")?.drawn += 1;
         }
         run.next_group += 1;
         run.draws = draws;
@@ -220,6 +230,47 @@ impl State {
         }
         row.standing = Standing::Scored { ended: ended.clone(), verdict: verdict.clone() };
         Ok(())
+    }
+
+    fn begin_evaluation(&mut self, version: i32, problems: u64, at_micros: i64) -> Result<(), String> {
+        may_begin(self.evaluations.last(), version)?;
+        let standing = EvaluationStanding::Open;
+        let row = EvaluationRow { version, problems, drawn: 0, scored: 0, succeeded: 0, standing, at_micros };
+        self.evaluations.push(row);
+        Ok(())
+    }
+
+    fn end_evaluation(&mut self, version: i32, cut: Option<&String>) -> Result<(), String> {
+        may_end(self.evaluations.last(), version, cut.is_some())?;
+        let is_open = |group: &&GroupState| {
+            let of = group.row.draw.problem.map(|problem| problem.version);
+            of == Some(version) && group.row.closed_at_micros.is_none()
+        };
+        if let Some(open) = self.groups.values().find(is_open) {
+            return Err(format!("{} is open", open.row.draw.group_id));
+        }
+        self.evaluations.last_mut().ok_or("there is no evaluation")?.standing = match cut {
+            None => EvaluationStanding::Complete,
+            Some(reason) => EvaluationStanding::Cut { reason: reason.clone() },
+        };
+        Ok(())
+    }
+
+    /// With the sums over their trajectories.
+    fn evaluations(&self) -> Vec<EvaluationRow> {
+        let mut rows = self.evaluations.clone();
+        for group in self.groups.values() {
+            let Some(problem) = group.row.draw.problem else { continue };
+            let row = rows.iter_mut().find(|row| row.version == problem.version);
+            let Some(row) = row else { continue };
+            for id in &group.attempts {
+                if let Standing::Scored { verdict, .. } = &self.trajectories[id].standing {
+                    row.scored += 1;
+                    row.succeeded += u64::from(verdict.score.success == Some(true));
+                }
+            }
+        }
+        rows
     }
 
     fn fail(&mut self, id: &Id<Trajectory>, ended: &Ended) -> Result<(), String> {
@@ -369,6 +420,7 @@ impl State {
             trajectories,
             shards,
             versions: self.versions.clone(),
+            evaluations: self.evaluations(),
             totals: self.totals(),
         }
     }
@@ -383,8 +435,10 @@ impl State {
         for id in self.groups.values().flat_map(|group| &group.attempts) {
             self.add_up(&self.trajectories[id], &mut totals);
         }
-        totals.groups_closed =
-            self.groups.values().filter(|group| group.row.closed_at_micros.is_some()).count() as u64;
+        let is_closed = |group: &&GroupState| {
+            group.row.draw.problem.is_none() && group.row.closed_at_micros.is_some()
+        };
+        totals.groups_closed = self.groups.values().filter(is_closed).count() as u64;
         let published = |shard: &&ShardState| matches!(shard.phase, Phase::Published { .. });
         totals.shards_published = self.shards.values().filter(published).count() as u64;
         totals
@@ -394,7 +448,10 @@ impl State {
         match &row.standing {
             Standing::Scored { verdict, .. } => {
                 let draw = &self.groups[&self.group_index[&row.start.group_id]].row.draw;
-                let tally = totals.tasks.entry((draw.suite.clone(), draw.task_id.clone())).or_default();
+                let tally = match draw.problem {
+                    Some(_) => &mut totals.evaluated,
+                    None => totals.tasks.entry((draw.suite.clone(), draw.task_id.clone())).or_default(),
+                };
                 tally.scored += 1;
                 tally.succeeded += u64::from(verdict.score.success == Some(true));
                 tally.reward_sum += f64::from(verdict.score.reward.unwrap_or_default());

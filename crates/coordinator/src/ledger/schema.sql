@@ -25,6 +25,21 @@ CREATE TABLE shards (
     CHECK ((manifest_version IS NOT NULL) = (state = 'published'))
 ) STRICT;
 
+-- evaluations of policy versions; 0 is what the job names
+CREATE TABLE evaluations (
+    version         INTEGER PRIMARY KEY CHECK (version >= 0),
+    problems        INTEGER NOT NULL CHECK (problems >= 1),
+    drawn           INTEGER NOT NULL CHECK (drawn >= 0 AND drawn <= problems),
+    state           TEXT NOT NULL CHECK (state IN ('open', 'complete', 'cut')),
+    reason          TEXT,
+    began_at_micros INTEGER NOT NULL,
+    CHECK ((state = 'cut') = (reason IS NOT NULL)),
+    CHECK (state <> 'complete' OR drawn = problems)
+) STRICT;
+
+-- one at a time
+CREATE UNIQUE INDEX one_open_evaluation ON evaluations (state) WHERE state = 'open';
+
 CREATE TABLE groups (
     group_id         TEXT PRIMARY KEY,
     group_index      INTEGER NOT NULL UNIQUE CHECK (group_index >= 0),
@@ -35,10 +50,15 @@ CREATE TABLE groups (
     group_size       INTEGER NOT NULL CHECK (group_size >= 1),
     task_json        TEXT NOT NULL,
     chance           REAL CHECK (chance > 0 AND chance <= 1),
+    eval_version     INTEGER REFERENCES evaluations (version),
+    eval_problem     INTEGER CHECK (eval_problem >= 0),
     drawn_at_micros  INTEGER NOT NULL,
     closed_at_micros INTEGER,
     shard_id         TEXT REFERENCES shards (shard_id),
-    CHECK (shard_id IS NULL OR closed_at_micros IS NOT NULL)
+    CHECK (shard_id IS NULL OR closed_at_micros IS NOT NULL),
+    CHECK ((eval_version IS NULL) = (eval_problem IS NULL)),
+    -- a problem is drawn once, so no task counts twice
+    UNIQUE (eval_version, eval_problem)
 ) STRICT;
 
 CREATE TABLE trajectories (
@@ -109,4 +129,5 @@ CREATE UNIQUE INDEX one_version_a_publication ON weights (publication_id) WHERE 
 -- one attempt at a slot at a time, and none after a scored one
 CREATE UNIQUE INDEX one_holder_a_slot ON trajectories (group_id, sample_index) WHERE state <> 'failed';
 CREATE INDEX trajectories_of_a_shard ON trajectories (shard_id) WHERE shard_id IS NOT NULL;
+CREATE INDEX groups_of_an_evaluation ON groups (eval_version) WHERE eval_version IS NOT NULL;
 CREATE INDEX groups_of_a_shard ON groups (shard_id) WHERE shard_id IS NOT NULL;

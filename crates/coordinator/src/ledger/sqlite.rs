@@ -15,9 +15,9 @@ use rusqlite::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Draw, Ended, Fate, GroupRow, Ledger, LedgerError, Mutation, PolicyFacts, RunOpening, RunRow,
-    ShardOpening, ShardRow, Snapshot, Standing, Start, TaskTally, Totals, TrajectoryRow, Verdict,
-    may_be_scored, may_fail,
+    Draw, Ended, EvaluationRow, EvaluationStanding, Fate, GroupRow, Ledger, LedgerError, Mutation, PolicyFacts,
+    Problem, RunOpening, RunRow, ShardOpening, ShardRow, Snapshot, Standing, Start, TaskTally, Totals,
+    TrajectoryRow, Verdict, may_be_scored, may_begin, may_draw, may_end, may_fail,
 };
 use crate::durable;
 use crate::versions::{Source, VersionRow, VersionState, Versions};
@@ -26,7 +26,7 @@ use crate::versions::{Source, VersionRow, VersionState, Versions};
 const APPLICATION_ID: i32 = i32::from_be_bytes(*b"frrw");
 
 /// Raised whenever `schema.sql` changes.
-const SCHEMA: i32 = 2;
+const SCHEMA: i32 = 3;
 
 /// Somebody looking with the `sqlite3` tool may hold a read lock for a moment; longer is a fault.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -162,6 +162,7 @@ impl Ledger for SqliteLedger {
                 trajectories: load_trajectories(connection)?,
                 shards: load_shards(connection)?,
                 versions: load_versions(connection)?,
+                evaluations: load_evaluations(connection)?,
                 totals: load_totals(connection)?,
             })
         })
@@ -221,6 +222,10 @@ fn apply(transaction: &Transaction<'_>, mutation: &Mutation) -> Result<(), Failu
             take_version(transaction, *version, weights_sha256)
         }
         Mutation::VersionRefused { version, reason } => refuse_version(transaction, *version, reason),
+        Mutation::EvaluationBegun { version, problems, at_micros } => {
+            begin_evaluation(transaction, *version, *problems, *at_micros)
+        }
+        Mutation::EvaluationEnded { version, cut } => end_evaluation(transaction, *version, cut.as_deref()),
     }
 }
 
@@ -252,10 +257,17 @@ fn draw_group(transaction: &Transaction<'_>, run: &RunRow, draw: &Draw, draws: u
     if draws < run.draws {
         return Err(refusal(format!("the sampler has drawn {} times, not {draws}", run.draws)));
     }
+    if let Some(problem) = draw.problem {
+        may_draw(last_evaluation(transaction)?.as_ref(), problem).map_err(refusal)?;
+        let sql = "UPDATE evaluations SET drawn = drawn + 1 WHERE version = ?1 AND state = 'open'";
+        let changed = transaction.prepare_cached(sql)?.execute([problem.version])?;
+        expect_one(changed, "its evaluation is not under way")?;
+    }
     let counted = "UPDATE run SET next_group = next_group + 1, draws = ?1";
     transaction.prepare_cached(counted)?.execute([draws.cast_signed()])?;
-    let sql = "INSERT INTO groups (group_id, group_index, suite, task_id, split, seed, group_size, task_json, drawn_at_micros, chance)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+    let sql = "INSERT INTO groups (group_id, group_index, suite, task_id, split, seed, group_size, task_json, drawn_at_micros, chance,
+                   eval_version, eval_problem)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
     transaction.prepare_cached(sql)?.execute(params![
         draw.group_id.as_str(),
         draw.index.cast_signed(),
@@ -267,6 +279,8 @@ fn draw_group(transaction: &Transaction<'_>, run: &RunRow, draw: &Draw, draws: u
         draw.task_json,
         draw.at_micros,
         draw.chance,
+        draw.problem.map(|problem| problem.version),
+        draw.problem.map(|problem| problem.index.cast_signed()),
     ])?;
     Ok(())
 }
@@ -484,6 +498,66 @@ fn refuse_version(transaction: &Transaction<'_>, version: i32, reason: &str) -> 
     expect_one(changed, "it is not proposed")
 }
 
+fn begin_evaluation(
+    transaction: &Transaction<'_>,
+    version: i32,
+    problems: u64,
+    at_micros: i64,
+) -> Result<(), Failure> {
+    may_begin(last_evaluation(transaction)?.as_ref(), version).map_err(refusal)?;
+    let sql = "INSERT INTO evaluations (version, problems, drawn, state, began_at_micros) VALUES (?1, ?2, 0, 'open', ?3)";
+    transaction.prepare_cached(sql)?.execute(params![version, problems.cast_signed(), at_micros])?;
+    Ok(())
+}
+
+fn end_evaluation(transaction: &Transaction<'_>, version: i32, cut: Option<&str>) -> Result<(), Failure> {
+    may_end(last_evaluation(transaction)?.as_ref(), version, cut.is_some()).map_err(refusal)?;
+    let sql = "SELECT group_id FROM groups WHERE eval_version = ?1 AND closed_at_micros IS NULL LIMIT 1";
+    let open: Option<String> =
+        transaction.prepare_cached(sql)?.query_row([version], |row| row.get(0)).optional()?;
+    if let Some(open) = open {
+        return Err(refusal(format!("{open} is open")));
+    }
+    let sql = "UPDATE evaluations SET state = iif(?2 IS NULL, 'complete', 'cut'), reason = ?2
+               WHERE version = ?1 AND state = 'open'";
+    let changed = transaction.prepare_cached(sql)?.execute(params![version, cut])?;
+    expect_one(changed, "it is not under way")
+}
+
+/// With the sums over their trajectories.
+fn load_evaluations(connection: &Connection) -> Result<Vec<EvaluationRow>, Failure> {
+    let sql = "SELECT version, problems, drawn, e.state, e.reason, began_at_micros, count(t.reward), total(t.success)
+               FROM evaluations e LEFT JOIN groups g ON g.eval_version = e.version
+                   LEFT JOIN trajectories t ON t.group_id = g.group_id AND t.state = 'scored'
+               GROUP BY version ORDER BY version";
+    collect(connection, sql, evaluation)
+}
+
+/// The newest one, without the sums: what decides whether a mutation follows.
+fn last_evaluation(connection: &Connection) -> Result<Option<EvaluationRow>, Failure> {
+    let sql = "SELECT version, problems, drawn, state, reason, began_at_micros, 0, 0.0
+               FROM evaluations ORDER BY version DESC LIMIT 1";
+    Ok(collect(connection, sql, evaluation)?.pop())
+}
+
+fn evaluation(row: &Row<'_>) -> Result<EvaluationRow, Failure> {
+    let succeeded: f64 = row.get(7)?;
+    let standing = match row.get::<_, String>(3)?.as_str() {
+        "open" => EvaluationStanding::Open,
+        "complete" => EvaluationStanding::Complete,
+        _ => EvaluationStanding::Cut { reason: row.get(4)? },
+    };
+    Ok(EvaluationRow {
+        version: row.get(0)?,
+        problems: unsigned(row, 1)?,
+        drawn: unsigned(row, 2)?,
+        scored: unsigned(row, 6)?,
+        succeeded: succeeded as u64,
+        standing,
+        at_micros: row.get(5)?,
+    })
+}
+
 fn load_versions(connection: &Connection) -> Result<Versions, Failure> {
     let sql = "SELECT version, publication_id, form, directory, base_version, state, reason, weights_sha256, published_at_micros
                FROM weights ORDER BY version";
@@ -533,10 +607,14 @@ fn load_run(connection: &Connection) -> Result<Option<RunRow>, Failure> {
 fn load_groups(connection: &Connection) -> Result<Vec<GroupRow>, Failure> {
     let sql =
         "SELECT group_id, group_index, suite, task_id, split, seed, group_size, task_json, drawn_at_micros,
-                   closed_at_micros, shard_id, chance
+                   closed_at_micros, shard_id, chance, eval_version, eval_problem
                FROM groups LEFT JOIN shards s USING (shard_id)
                WHERE s.state IS NOT 'published' ORDER BY group_index";
     collect(connection, sql, |row| {
+        let problem = match row.get::<_, Option<i32>>(12)? {
+            Some(version) => Some(Problem { version, index: unsigned(row, 13)? }),
+            None => None,
+        };
         Ok(GroupRow {
             draw: Draw {
                 group_id: id(row, 0)?,
@@ -548,6 +626,7 @@ fn load_groups(connection: &Connection) -> Result<Vec<GroupRow>, Failure> {
                 group_size: row.get(6)?,
                 task_json: row.get(7)?,
                 chance: row.get(11)?,
+                problem,
                 at_micros: row.get(8)?,
             },
             closed_at_micros: row.get(9)?,
@@ -669,16 +748,21 @@ fn load_totals(connection: &Connection) -> Result<Totals, Failure> {
     let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0));
     let failed = "SELECT ended, count(*) FROM trajectories WHERE state = 'failed' GROUP BY ended";
     let tasks = "SELECT suite, task_id, count(*), total(success), total(reward) FROM trajectories JOIN groups USING (group_id)
-                 WHERE state = 'scored' GROUP BY suite, task_id";
+                 WHERE state = 'scored' AND eval_version IS NULL GROUP BY suite, task_id";
+    let evaluated = "SELECT '', '', count(*), total(success), total(reward) FROM trajectories JOIN groups USING (group_id)
+                     WHERE state = 'scored' AND eval_version IS NOT NULL";
     Ok(Totals {
         scored: number("SELECT count(*) FROM trajectories WHERE state = 'scored'")?.cast_unsigned(),
         failed: collect(connection, failed, |row| Ok((word(row, 0, End::parse)?, unsigned(row, 1)?)))?
             .into_iter()
             .collect(),
-        groups_closed: number("SELECT count(*) FROM groups WHERE closed_at_micros IS NOT NULL")?
-            .cast_unsigned(),
+        groups_closed: number(
+            "SELECT count(*) FROM groups WHERE closed_at_micros IS NOT NULL AND eval_version IS NULL",
+        )?
+        .cast_unsigned(),
         shards_published: number("SELECT count(*) FROM shards WHERE state = 'published'")?.cast_unsigned(),
         tasks: collect(connection, tasks, tally)?.into_iter().collect(),
+        evaluated: collect(connection, evaluated, tally)?.pop().unwrap_or_default().1,
     })
 }
 

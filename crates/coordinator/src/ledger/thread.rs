@@ -44,6 +44,10 @@ pub const LEDGER_FAIL_POINTS: &[&str] = &[
     "ledger.after_version_take",
     "ledger.before_version_refuse",
     "ledger.after_version_refuse",
+    "ledger.before_evaluation_begin",
+    "ledger.after_evaluation_begin",
+    "ledger.before_evaluation_end",
+    "ledger.after_evaluation_end",
 ];
 
 /// How often a full disk is looked at again.

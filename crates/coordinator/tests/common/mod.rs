@@ -69,6 +69,7 @@ impl Setup {
             job_toml: "[run]\nname = \"loopback\"\n".into(),
             tasks: load(&tasks_config).unwrap(),
             tasks_config,
+            eval: None,
             session: SessionSpec {
                 grammar: Grammar { name: "holo_navigation".into(), extra: Vec::new() },
                 sampling: Sampling::default(),

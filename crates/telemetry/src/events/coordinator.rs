@@ -176,6 +176,32 @@ pub struct GroupClosed<'a> {
     pub group: &'a GroupRecord,
 }
 
+/// A version of the weights is being evaluated.
+#[derive(Debug)]
+pub struct EvaluationBegun {
+    /// Which.
+    pub version: i32,
+    /// Problems of it.
+    pub problems: u64,
+}
+
+/// The evaluation of a version is over. Its intervals and pass@k are `furrow report`'s.
+#[derive(Debug)]
+pub struct EvaluationEnded<'a> {
+    /// Which.
+    pub version: i32,
+    /// Problems it was planned with.
+    pub problems: u64,
+    /// Problems that were drawn.
+    pub drawn: u64,
+    /// Trajectories with a reward.
+    pub scored: u64,
+    /// Those that count as solved.
+    pub succeeded: u64,
+    /// Why it ended before it was complete.
+    pub cut: Option<&'a str>,
+}
+
 /// A shard is named in the manifest: readers see it from now on.
 #[derive(Debug)]
 pub struct ShardPublished<'a> {
@@ -361,6 +387,35 @@ impl GroupClosed<'_> {
         figures.groups.add(1);
         figures.groups_short.add((valid < planned).into());
         figures.groups_zero_variance.add(rewards.is_some_and(|r| r.zero_variance).into());
+    }
+}
+
+impl EvaluationBegun {
+    /// Logs.
+    pub fn emit(self) {
+        let Self { version, problems } = self;
+        info!(event = event::EVALUATION_BEGUN, version, problems, "a version is being evaluated");
+    }
+}
+
+impl EvaluationEnded<'_> {
+    /// Logs and counts.
+    pub fn emit(self) {
+        let Self { version, problems, drawn, scored, succeeded, cut } = self;
+        let success = (scored > 0).then(|| succeeded as f64 / scored as f64);
+        let event = event::EVALUATION_ENDED;
+        match cut {
+            None => info!(event, version, problems, scored, succeeded, success, "a version is evaluated"),
+            Some(why) => {
+                warn!(event, version, problems, drawn, scored, succeeded, success, why, "an evaluation was cut");
+            }
+        }
+        let figures = figures();
+        figures.evaluations.add(1);
+        figures.evaluations_cut.add(cut.is_some().into());
+        figures.evaluated_version.set(version.into());
+        figures.evaluated_scored.set(scored as i64);
+        figures.evaluated_successes.set(succeeded as i64);
     }
 }
 
