@@ -22,6 +22,7 @@ Z = 1.959963984540054
 RESAMPLES = 2000
 COLUMNS = [
     "group_id", "sample_index", "task_id", "suite", "split", "status", "end", "reward", "score", "task", "task_json",
+    "policy_version_min", "policy_version_max",
 ]  # fmt: skip
 
 
@@ -97,8 +98,24 @@ def hold(where, said, tasks, kind):
     assert abs(interval["low"] - low) < near and abs(interval["high"] - high) < near, f"{where}: {interval}, not {low}, {high}"
 
 
+def versions(found):
+    """Attempts of split `eval` by version: a group's is that of its scored attempts, which must be of one."""
+    groups = collections.defaultdict(list)
+    for row in found:
+        if row["split"] == "eval":
+            groups[row["group_id"]].append(row)
+    by_version = collections.defaultdict(list)
+    for name, attempts in groups.items():
+        scored = [row for row in attempts if row["status"] == "scored"]
+        bounds = {row[f"policy_version_{side}"] for row in scored for side in ("min", "max")}
+        assert len(bounds) <= 1, f"{name} is of an evaluation and was acted on {bounds}"
+        last = [row["policy_version_max"] for row in attempts if row["policy_version_max"] is not None][:1]
+        by_version[next(iter(bounds), None) if bounds else next(iter(last), None)].extend(attempts)
+    return {} if set(by_version) == {None} else by_version
+
+
 def hold_line(line, attempts):
-    where = (line["by"], line["suite"], line["name"])
+    where = (line["by"], line["suite"], line["name"], line.get("version"))
     scored = [row for row in attempts if row["status"] == "scored" and row["reward"] is not None]
     judged = [row for row in scored if row["score"]["success"] is not None]
     failed = collections.Counter(row["end"] for row in attempts if row not in scored)
@@ -149,14 +166,19 @@ def main():
     with open(report) as file:
         said = json.load(file)
     lines = collections.defaultdict(list)
-    for row in rows(data):
+    found = list(rows(data))
+    for row in found:
         for key in keys(row):
             lines[key].append(row)
     told = {(line["by"], line["suite"], line["name"]): line for line in said["lines"]}
     assert set(told) == set(lines), f"lines differ: {set(told) ^ set(lines)}"
     for key, line in told.items():
         hold_line(line, lines[key])
-    print(f"{len(told)} lines over {len(lines['all', '', ''])} attempts agree")
+    evaluated = versions(found)
+    assert [line["version"] for line in said["versions"]] == sorted(evaluated, key=lambda version: (version is not None, version)), said
+    for line in said["versions"]:
+        hold_line(line, evaluated[line["version"]])
+    print(f"{len(told)} lines over {len(lines['all', '', ''])} attempts agree, and {len(evaluated)} evaluations")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ pub const FURROW: &str = env!("CARGO_BIN_EXE_furrow");
 pub enum Role {
     Coordinator,
     Policy,
+    /// A second policy worker of the same job.
+    OtherPolicy,
     Env,
 }
 
@@ -88,7 +90,7 @@ impl Farm {
         let job = self.root.path().join("job.toml");
         let mut command = Command::new(FURROW);
         let name = format!("{role:?}").to_lowercase();
-        command.arg(&name).arg(job);
+        command.arg(if role == Role::OtherPolicy { "policy" } else { &name }).arg(job);
         match role {
             Role::Coordinator => {
                 command.args(["--listen", &self.address.to_string()]);
@@ -96,7 +98,7 @@ impl Farm {
                     command.arg("--resume");
                 }
             }
-            Role::Policy | Role::Env => {
+            Role::Policy | Role::OtherPolicy | Role::Env => {
                 // A reborn worker is another worker: an incarnation never goes on with what a dead one held.
                 command.args([
                     "--coordinator",

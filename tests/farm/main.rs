@@ -4,6 +4,7 @@
 
 mod command_line;
 mod crash_points;
+mod evaluations;
 mod farm;
 mod kills;
 mod planted;

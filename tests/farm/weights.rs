@@ -13,7 +13,7 @@ const GROUPS: u32 = 6;
 const GROUP_SIZE: u32 = 2;
 
 /// A `furrow publish` of a directory under a name, or of an earlier version.
-fn publishing(farm: &Farm, arguments: &[&str]) -> Child {
+pub fn publishing(farm: &Farm, arguments: &[&str]) -> Child {
     let mut command = Command::new(FURROW);
     command.args(["publish", "--json", "--deadline", "120", "--run"]).arg(farm.run_dir()).args(arguments);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
@@ -21,7 +21,7 @@ fn publishing(farm: &Farm, arguments: &[&str]) -> Child {
 
 /// What it said, once it ended well: every policy worker moved.
 #[track_caller]
-fn published(farm: &Farm, child: Child) -> Value {
+pub fn published(farm: &Farm, child: Child) -> Value {
     let output = child.wait_with_output().unwrap();
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     let wrong = String::from_utf8_lossy(&output.stderr);
@@ -31,7 +31,7 @@ fn published(farm: &Farm, child: Child) -> Value {
     said
 }
 
-fn write_checkpoint(path: &Path, seed: &str) {
+pub fn write_checkpoint(path: &Path, seed: &str) {
     let made = Command::new(FURROW).args(["checkpoint", "init", "--seed", seed]).arg(path).output();
     assert!(made.unwrap().status.success());
 }
@@ -114,6 +114,52 @@ fn versions_only_grow_whatever_is_killed() {
     let verified = Command::new(FURROW).args(["records", "verify"]).arg(farm.run_dir()).output().unwrap();
     assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
     check_versions(&farm.run_dir());
+}
+
+/// Two policy workers of one job run every version together, and one that does not follow is named.
+#[test]
+fn two_policy_workers_move_together_and_one_that_lags_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let [checkpoint, first, second] = ["11", "12", "13"].map(|seed| {
+        let path = folder.path().join(format!("tiny-{seed}"));
+        write_checkpoint(&path, seed);
+        path
+    });
+    let job = format!(
+        "{tasks}[policy]\nkind = \"model\"\ncheckpoint = {checkpoint:?}\n[limits]\nlease_millis = 15000\nheartbeat_millis = 300\n",
+        tasks = air_tasks(folder.path(), 1, 1),
+    );
+    // Nobody acts: the run is never over.
+    let mut farm = Farm::new(Ground::Air(4000), &job);
+    farm.start(Role::Coordinator);
+    farm.start(Role::Policy);
+    farm.start(Role::OtherPolicy);
+    farm.wait_until("registered", Duration::from_secs(60), |now| now.policy_workers == 2);
+    let workers = |said: &Value| -> Vec<(String, i64, bool)> {
+        let row = |row: &Value| {
+            (row["worker"].as_str().unwrap().to_owned(), row["version"].as_i64().unwrap(), row["moved"] == true)
+        };
+        said["workers"].as_array().unwrap().iter().map(row).collect()
+    };
+    let both = |version| [("otherpolicy-1".to_owned(), version, true), ("policy-1".to_owned(), version, true)];
+    let said = published(&farm, publishing(&farm, &[first.to_str().unwrap(), "--id", "one"]));
+    assert_eq!(workers(&said), both(1));
+
+    farm.signal(Role::OtherPolicy, "-STOP");
+    let directory = second.to_str().unwrap();
+    let mut command = Command::new(FURROW);
+    command.args(["publish", "--json", "--deadline", "3", "--id", "two", directory, "--run"]).arg(farm.run_dir());
+    let output = command.output().unwrap();
+    let (told, wrong) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{told}{wrong}");
+    let said: Value = serde_json::from_str(&told).unwrap();
+    let lags = ("otherpolicy-1".to_owned(), 1, false);
+    assert_eq!(workers(&said), [lags, ("policy-1".to_owned(), 2, true)], "{wrong}");
+    assert!(wrong.contains("otherpolicy-1"), "{wrong}");
+
+    farm.signal(Role::OtherPolicy, "-CONT");
+    let said = published(&farm, publishing(&farm, &[directory, "--id", "two"]));
+    assert_eq!((&said["repeated"], workers(&said)), (&true.into(), both(2).to_vec()));
 }
 
 /// At each of its crash points the coordinator dies while weights are published or refused, as in a power cut.

@@ -50,6 +50,19 @@ def test_a_group_comes_when_its_row_does_with_all_its_scored_trajectories(tmp_pa
     assert reader.counts["trajectories left out: failed"] == 1
 
 
+@pytest.mark.parametrize("trainable", ["rl", "sft"])
+def test_of_an_evaluation_nothing_is_learned_whatever_its_flags_say(tmp_path: Path, trainable: str) -> None:
+    farm = Farm(tmp_path)
+    tried = [farm.trajectory("g0", i, 1.0, 2, split="eval") for i in range(2)]
+    assert all(step["trainable_rl"] and step["trainable_sft"] for _, steps in tried for step in steps)
+    farm.commit([*tried, farm.trajectory("g1", 0)], [farm.group("g0", [1.0, 1.0], split="eval"), farm.group("g1", [1.0])])
+    reader = Reader(tmp_path, Choice(trainable=trainable))
+    assert drain(reader) == ["g1"]
+    assert reader.counts["trajectories left out: evaluation"] == 2
+    assert drain(Reader(tmp_path)) == ["g0", "g1"], "who does not learn may look"
+    assert drain(Reader(tmp_path, Choice(trainable=trainable, splits=frozenset({"eval"})))) == [], "nor by asking for it"
+
+
 def test_who_stops_in_the_middle_of_a_commit_finds_the_rest(tmp_path: Path) -> None:
     farm = Farm(tmp_path)
     farm.commit([farm.trajectory(f"g{i}", 0) for i in range(3)], [farm.group(f"g{i}", [1.0]) for i in range(3)])
@@ -178,7 +191,7 @@ def test_readers_share_a_run_without_overlap(tmp_path: Path) -> None:
     ("choice", "want"),
     [
         (Choice(), ["a0", "a1", "b0", "c0", "d0"]),
-        (Choice(trainable="rl"), ["a0", "a1", "b0", "c0"]),
+        (Choice(trainable="rl"), ["a0", "a1", "c0"]),
         (Choice(splits=frozenset({"train"})), ["a0", "a1", "c0", "d0"]),
         (Choice(policy_kinds=frozenset({"scripted"})), ["c0"]),
         (Choice(version_min=2), ["a1"]),

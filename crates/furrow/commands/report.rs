@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use furrow_records::{
-    By, Estimate, Evaluation, EvaluationLine, Method, PassAtK, Question, RESAMPLES, evaluate,
+    By, Estimate, Evaluation, EvaluationLine, Method, PassAtK, Question, RESAMPLES, VersionLine, evaluate,
 };
 use furrow_rollout::Split;
 
@@ -50,6 +50,15 @@ fn print(evaluation: &Evaluation) {
     let passes: Vec<String> = ks.iter().map(|k| format!("pass@{k}")).collect();
     let header: Vec<&str> = header.into_iter().chain(passes.iter().map(String::as_str)).collect();
     output::table(&header, &evaluation.lines.iter().map(|line| row(line, &ks)).collect::<Vec<_>>());
+    if !evaluation.versions.is_empty() {
+        output::line("");
+        let rows = evaluation.versions.iter().map(|VersionLine { version, line }| {
+            let named = version.map_or_else(|| "no version".to_owned(), |version| format!("version {version}"));
+            [vec![named], row(line, &ks).split_off(1)].concat()
+        });
+        let header: Vec<&str> = ["evaluation of"].into_iter().chain(header.into_iter().skip(1)).collect();
+        output::table(&header, &rows.collect::<Vec<_>>());
+    }
     for note in notes(evaluation) {
         output::line(note);
     }

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
+use furrow_rollout::Split;
 use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -72,6 +73,18 @@ pub struct Evaluation {
     pub policy: Policy,
     /// First all attempts, then by suite, by site and by difficulty.
     pub lines: Vec<EvaluationLine>,
+    /// Of the attempts of split `eval`, in the order of the policy versions that made them; empty where none has a version.
+    pub versions: Vec<VersionLine>,
+}
+
+/// Figures of the evaluation of a policy version.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct VersionLine {
+    /// The version; `None`: no attempt of these groups says which it was made on.
+    pub version: Option<i32>,
+    /// All attempts of it.
+    #[serde(flatten)]
+    pub line: EvaluationLine,
 }
 
 /// Who acted.
@@ -194,9 +207,10 @@ pub fn evaluate(dir: &Path, question: &Question) -> Result<Evaluation, RecordsEr
             batch?.iter().filter(|row| question.takes(&row.split)).for_each(|row| reader.add(row));
         }
     }
-    let Reader { attempts, policy, .. } = reader;
     let version = set.snapshot().version();
-    Ok(Evaluation { version, policy: policy.judged(), lines: figures(&attempts, question) })
+    let versions = reader.versions(question);
+    let Reader { attempts, policy, .. } = reader;
+    Ok(Evaluation { version, policy: policy.judged(), lines: figures(&attempts, question), versions })
 }
 
 /// Figures of these attempts: all, by suite, by site, by difficulty.
@@ -243,7 +257,15 @@ impl Question {
 struct Reader {
     attempts: Vec<Attempt>,
     policy: Policy,
+    /// Groups of split `eval`: their attempts, by their places among all, and the version of those with a reward.
+    evaluated: BTreeMap<String, Evaluated>,
     known: HashMap<(String, String), Known>,
+}
+
+#[derive(Default)]
+struct Evaluated {
+    attempts: Vec<usize>,
+    version: Option<i32>,
 }
 
 /// What a task's definition says.
@@ -258,6 +280,14 @@ struct Known {
 impl Reader {
     fn add(&mut self, row: &AttemptRow) {
         self.policy.add(row);
+        if row.split == Split::Eval.as_str() {
+            let group = self.evaluated.entry(row.group_id.clone()).or_default();
+            group.attempts.push(self.attempts.len());
+            // What failed may have begun on other weights, and is no part of any rate.
+            let is_scored = matches!(row.verdict(), Verdict::Scored { .. });
+            let version = row.policy_version_max;
+            group.version = if is_scored { version.or(group.version) } else { group.version.or(version) };
+        }
         let key = (row.suite.clone(), row.task_id.clone());
         let known = match self.known.get(&key) {
             Some(known) if known.text == row.task_json => known.clone(),
@@ -277,6 +307,23 @@ impl Reader {
             slot: format!("{} {}", row.group_id, row.sample_index),
             verdict: row.verdict(),
         });
+    }
+
+    /// The figures of each version that was evaluated: a group of an evaluation is of one.
+    fn versions(&self, question: &Question) -> Vec<VersionLine> {
+        let mut versions: BTreeMap<Option<i32>, Vec<&Attempt>> = BTreeMap::new();
+        for group in self.evaluated.values() {
+            let attempts = group.attempts.iter().map(|place| &self.attempts[*place]);
+            versions.entry(group.version).or_default().extend(attempts);
+        }
+        if versions.keys().all(Option::is_none) {
+            return Vec::new();
+        }
+        let figures = |(version, attempts): (Option<i32>, Vec<&Attempt>)| VersionLine {
+            version,
+            line: line((By::All, "", ""), &attempts, question),
+        };
+        versions.into_iter().map(figures).collect()
     }
 }
 

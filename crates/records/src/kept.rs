@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
+use furrow_rollout::Split;
 use serde::Serialize;
 
 use crate::cell::columns;
@@ -50,6 +51,7 @@ columns! {
     KeptRow {
         group_id: String,
         suite: String,
+        split: String,
         status: String,
         end: String,
         reward: Option<f32>,
@@ -97,7 +99,8 @@ pub fn kept(dir: &Path, max_off_policy_versions: Option<i32>) -> Result<KeptRepo
     let mut sums: BTreeMap<(usize, u32, String), Sums> = BTreeMap::new();
     for file in set.snapshot().files(Table::Trajectories) {
         for batch in set.file(file, Trust::Length).and_then(TableFile::rows::<KeptRow>)? {
-            for row in batch? {
+            // Evaluations are nobody's to learn from, so leaving them out bends nothing.
+            for row in batch?.into_iter().filter(|row| row.split != Split::Eval.as_str()) {
                 let fate = row.fate(&flat, max_off_policy_versions);
                 for key in row.keys() {
                     sums.entry(key).or_default().add(&row, &fate);
@@ -219,6 +222,7 @@ mod tests {
         let row = |group: &str, status: &str, steps, staleness, reward| KeptRow {
             group_id: group.into(),
             suite: "s".into(),
+            split: "train".into(),
             status: status.into(),
             end: if status == "failed" { "env_crash".into() } else { "done".into() },
             reward,

@@ -27,8 +27,7 @@ mod verify;
 pub use config::{RecordsConfig, RecordsFile};
 pub use error::RecordsError;
 pub use evaluate::{
-    Attempt, By, Evaluation, EvaluationLine, PassAtK, Policy, Question, Verdict, evaluate, figures,
-};
+    Attempt, By, Evaluation, EvaluationLine, PassAtK, Policy, Question, Verdict, evaluate, figures, VersionLine};
 pub use file::{ShardPlan, WrittenFile};
 pub use find::Found;
 pub use inspect::{EndLine, RewardLine, Summary, TableFigures, TimeLine, inspect};

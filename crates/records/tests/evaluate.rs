@@ -6,8 +6,8 @@ use std::process::Command;
 
 use common::{publish, write};
 use furrow_records::fixtures::{self, Plot};
-use furrow_records::{By, Question, evaluate};
-use furrow_rollout::{End, PolicyKind, StepRecord, TrajectoryRecord};
+use furrow_records::{By, Evaluation, Question, evaluate};
+use furrow_rollout::{End, PolicyKind, Split, StepRecord, TrajectoryRecord};
 use rand::rngs::ChaCha12Rng;
 use rand::{Rng, SeedableRng};
 
@@ -71,12 +71,46 @@ fn figures_agree_with_those_of_a_script() {
     assert_eq!(all.pass.iter().map(|pass| pass.k).collect::<Vec<_>>(), [1, 2, 4, 8]);
     assert!(evaluation.policy.is_fixed);
     assert_eq!(evaluation.lines.iter().filter(|line| line.by == By::Site).count(), 6);
+    check_with_a_script(dir.path(), &evaluation);
+}
 
-    let report = dir.path().join("report.json");
-    std::fs::write(&report, serde_json::to_string(&evaluation).unwrap()).unwrap();
+/// Each group of split `eval` belongs to the version of its attempts with a reward; a failed one began on other weights.
+#[test]
+fn each_version_that_was_evaluated_has_its_line() {
+    println!("seed {SEED}");
+    let dir = tempfile::tempdir().unwrap();
+    let mut rng = ChaCha12Rng::seed_from_u64(SEED);
+    let mut made: Vec<_> = Vec::new();
+    for (group, version) in (0..72).map(|group| (group, (group / 24) as i32 * 5)) {
+        for sample in 0..4 {
+            let (mut record, steps) = attempt(group, sample, &mut rng);
+            let split = if group % 24 < 20 { Split::Eval } else { Split::Train };
+            record.task.split = split;
+            record.task.seed = 7;
+            let is_failed = record.score.is_none();
+            record.policy_versions = Some(if is_failed { (version - 1, version + 1) } else { (version, version) });
+            made.push((record, steps));
+        }
+    }
+    let files = write(dir.path(), "s", &made, &[], &[]);
+    publish(dir.path(), "s", files);
+    let evaluation = evaluate(dir.path(), &Question::default()).unwrap();
+    let told: Vec<_> = evaluation.versions.iter().map(|row| (row.version, row.line.problems)).collect();
+    assert_eq!(told, [(Some(0), 20), (Some(5), 20), (Some(10), 20)]);
+    assert!(evaluation.versions.iter().all(|row| !row.line.failed.is_empty() && row.line.pass.len() == 3));
+    check_with_a_script(dir.path(), &evaluation);
+    let training = Question { split: "train".into(), ..Question::default() };
+    assert_eq!(evaluate(dir.path(), &training).unwrap().versions, []);
+    let kept = furrow_records::kept(dir.path(), None).unwrap();
+    assert_eq!(kept.lines[0].trajectories, 3 * 4 * 4, "a trainer is told of its own");
+}
+
+fn check_with_a_script(dir: &std::path::Path, evaluation: &Evaluation) {
+    let report = dir.join("report.json");
+    std::fs::write(&report, serde_json::to_string(evaluation).unwrap()).unwrap();
     let python = std::env::var("FURROW_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/evaluate.py");
-    let told = Command::new(python).arg(script).arg(dir.path()).arg(&report).output().unwrap();
+    let told = Command::new(python).arg(script).arg(dir).arg(&report).output().unwrap();
     println!("{}{}", String::from_utf8_lossy(&told.stdout), String::from_utf8_lossy(&told.stderr));
     assert!(told.status.success());
 }

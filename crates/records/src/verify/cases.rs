@@ -215,6 +215,16 @@ fn derived_columns_follow() {
     check("truncated", |r| r.steps[8].is_truncated = true, one);
     check("trainable for RL without log-probs", |r| r.steps[8].trainable_rl = true, one);
     check("trainable for RL though failed", |r| r.failed_steps[0].trainable_rl = true, one);
+    let of_an_evaluation = |r: &mut Rows, trainable| {
+        let id = r.steps[6].trajectory_id.clone();
+        let split = || Split::Eval.as_str().to_owned();
+        r.trajectories.iter_mut().filter(|row| row.trajectory_id == id).for_each(|row| row.split = split());
+        for step in r.steps.iter_mut().filter(|step| step.trajectory_id == id) {
+            step.split = split();
+            (step.trainable_rl, step.trainable_sft) = (false, trainable);
+        }
+    };
+    check("never trainable in an evaluation", |r| of_an_evaluation(r, true), one);
     check("not trainable though scored", |r| r.steps[0].trainable_sft = false, one);
     check("reward early", |r| r.steps[7].reward = Some(1.0), one);
     check("reward missing", |r| r.steps[8].reward = Some(0.0), one);

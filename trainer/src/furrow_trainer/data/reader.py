@@ -54,6 +54,8 @@ class Choice:
         oldest, newest = trajectory.policy_version_min, trajectory.policy_version_max
         refusals = {
             "failed": trajectory.status != "scored",
+            # Whatever its flags say: of an evaluation nothing is learned.
+            "evaluation": self.trainable is not None and trajectory.split == "eval",
             "not trainable": {"rl": not trainable_rl, "sft": not trainable_sft, None: False}[self.trainable],
             "split": bool(self.splits) and trajectory.split not in self.splits,
             "suite": bool(self.suites) and trajectory.suite not in self.suites,

@@ -228,4 +228,6 @@ def _choice(trainable: str | None, settings: list[str]) -> Choice:
                 values[key] = frozenset(text.split(","))
         except ValueError as error:
             raise ConfigError(f"{setting!r}: {error}") from error
+    # Rows of an evaluation are exported where they are asked for by name, and to nobody who learns by reward or imitation.
+    values.setdefault("splits", frozenset({"train", "validation", "test"}))
     return Choice(**values)
