@@ -137,18 +137,25 @@ fn two_policy_workers_move_together_and_one_that_lags_is_named() {
     farm.wait_until("registered", Duration::from_secs(60), |now| now.policy_workers == 2);
     let workers = |said: &Value| -> Vec<(String, i64, bool)> {
         let row = |row: &Value| {
-            (row["worker"].as_str().unwrap().to_owned(), row["version"].as_i64().unwrap(), row["moved"] == true)
+            (
+                row["worker"].as_str().unwrap().to_owned(),
+                row["version"].as_i64().unwrap(),
+                row["moved"] == true,
+            )
         };
         said["workers"].as_array().unwrap().iter().map(row).collect()
     };
-    let both = |version| [("otherpolicy-1".to_owned(), version, true), ("policy-1".to_owned(), version, true)];
+    let both =
+        |version| [("otherpolicy-1".to_owned(), version, true), ("policy-1".to_owned(), version, true)];
     let said = published(&farm, publishing(&farm, &[first.to_str().unwrap(), "--id", "one"]));
     assert_eq!(workers(&said), both(1));
 
     farm.signal(Role::OtherPolicy, "-STOP");
     let directory = second.to_str().unwrap();
     let mut command = Command::new(FURROW);
-    command.args(["publish", "--json", "--deadline", "3", "--id", "two", directory, "--run"]).arg(farm.run_dir());
+    command
+        .args(["publish", "--json", "--deadline", "3", "--id", "two", directory, "--run"])
+        .arg(farm.run_dir());
     let output = command.output().unwrap();
     let (told, wrong) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.status.code(), Some(1), "{told}{wrong}");

@@ -680,9 +680,7 @@ fn may_draw(last: Option<&EvaluationRow>, problem: Problem) -> Result<(), String
     let row = under_way(last, problem.version)?;
     match problem.index == row.drawn && row.drawn < row.problems {
         true => Ok(()),
-        false => {
-            Err(format!("the next problem of {} is {}, not {}", row.problems, row.drawn, problem.index))
-        }
+        false => Err(format!("the next problem of {} is {}, not {}", row.problems, row.drawn, problem.index)),
     }
 }
 

@@ -14,9 +14,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use furrow_coordinator::core::Over;
-use furrow_coordinator::{LimitsFile, arm_fail_points, fail_points, run};
+use furrow_coordinator::{LimitsFile, arm_fail_points, evaluation_fail_points, fail_points, run};
 use furrow_records::{DataSet, RecordsFile, verify};
 use furrow_rollout::End;
+use furrow_tasks::{EvalConfig, EvalFile, SourceFile, TaskSet, load};
 use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
 use furrow_wire::v1::registration_service_client::RegistrationServiceClient;
 use furrow_wire::{Connect, Refusal, Tcp, refusal, v1, within};
@@ -30,6 +31,9 @@ use common::{Lent, Setup, env, policy};
 
 const SIGKILL: i32 = 9;
 const DIR: &str = "FURROW_TEST_DIR";
+
+/// A file beside the run of a job that is evaluated.
+const EVALUATED: &str = "evaluated";
 
 /// Everything here is done in seconds or never.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -193,6 +197,9 @@ fn child_that_coordinates() {
     let limits = LimitsFile { lease_millis: 500, heartbeat_millis: 100, ..Setup::default().limits };
     let setup = Setup { groups: 3, group_size: 2, resume: true, limits, ..Setup::default() };
     let mut job = setup.job(&dir);
+    if dir.join(EVALUATED).exists() {
+        job.eval = Some(evaluation(&dir));
+    }
     let records = RecordsFile {
         max_delay_millis: Some(100),
         disk_reserve_bytes: 16 << 20,
@@ -211,9 +218,20 @@ fn child_that_coordinates() {
     assert_eq!(summary.over, Over::Complete);
 }
 
+/// The two tasks of the job as an evaluation.
+fn evaluation(dir: &Path) -> (TaskSet, EvalConfig) {
+    let source = SourceFile { suite: "mine".into(), path: dir.join("tasks.jsonl"), ..SourceFile::default() };
+    let config = EvalFile { group_size: 2, source: vec![source], ..EvalFile::default() };
+    let config = config.check(dir).unwrap().unwrap();
+    (load(&config.tasks).unwrap(), config)
+}
+
 /// Lives and dies with this point; tells how often it was deadly, or what is wrong with the data set in the end.
-async fn crash_at(point: &str) -> Result<u32, String> {
+async fn crash_at(point: &str, is_evaluated: bool) -> Result<u32, String> {
     let dir = tempfile::tempdir().unwrap();
+    if is_evaluated {
+        std::fs::write(dir.path().join(EVALUATED), "").unwrap();
+    }
     let mut worker = Worker::default();
     let mut deaths = 0;
     for visit in ["return", "return", "off"] {
@@ -248,8 +266,9 @@ fn look(dir: &Path, worker: &Worker) -> Result<(), String> {
     }
     let scored = data.trajectories().filter(|row| row.as_ref().is_ok_and(|row| row.score.is_some())).count();
     let spooled = std::fs::read_dir(run.join("spool")).map_err(|error| error.to_string())?.count();
+    let want = if dir.join(EVALUATED).exists() { (10, 5, 0) } else { (6, 3, 0) };
     match (scored, data.groups().count(), spooled) {
-        (6, 3, 0) => Ok(()),
+        got if got == want => Ok(()),
         other => Err(format!("trajectories scored, groups, files left in the spool: {other:?}")),
     }
 }
@@ -258,7 +277,7 @@ fn look(dir: &Path, worker: &Worker) -> Result<(), String> {
 async fn nothing_is_lost_wherever_the_coordinator_dies() {
     let (mut wrong, mut deaths) = (Vec::new(), BTreeMap::new());
     for point in fail_points().filter(|point| !OUT_OF_THE_WAY.contains(point)) {
-        match crash_at(point).await {
+        match crash_at(point, false).await {
             Ok(count) => drop(deaths.insert(point, count)),
             Err(what) => wrong.push(what),
         }
@@ -267,6 +286,16 @@ async fn nothing_is_lost_wherever_the_coordinator_dies() {
     assert!(wrong.is_empty(), "{wrong:#?}");
     let once: Vec<_> = deaths.iter().filter(|(_, count)| **count < 2).collect();
     assert!(once.is_empty(), "not passed twice: {once:?}");
+}
+
+/// An evaluation goes on where it was: its problems are drawn once and its slots scored once, wherever the coordinator dies.
+#[tokio::test]
+async fn an_evaluation_survives_wherever_the_coordinator_dies() {
+    let shared = ["ledger.after_group_draw", "ledger.before_group_close"];
+    for point in evaluation_fail_points().chain(shared) {
+        let deaths = crash_at(point, true).await.unwrap();
+        assert!(deaths > 0, "{point} was not passed");
+    }
 }
 
 /// Lets a lease run out and finishes late; answers what the coordinator said and how it ended, if it did within this time.

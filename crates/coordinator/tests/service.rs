@@ -598,7 +598,7 @@ fn again(
     let tasks = score.map(|score| Setup { score, ..Setup::default() }.job(elsewhere.path()).tasks);
     let mut job = RescoreJob {
         run_dir: dir.join("run"),
-        tasks,
+        tasks: tasks.map(|set| vec![set]),
         filter: RescoreFilter::default(),
         judge: judge(by),
         scorers_max: 3,

@@ -53,7 +53,8 @@ fn print(evaluation: &Evaluation) {
     if !evaluation.versions.is_empty() {
         output::line("");
         let rows = evaluation.versions.iter().map(|VersionLine { version, line }| {
-            let named = version.map_or_else(|| "no version".to_owned(), |version| format!("version {version}"));
+            let named =
+                version.map_or_else(|| "no version".to_owned(), |version| format!("version {version}"));
             [vec![named], row(line, &ks).split_off(1)].concat()
         });
         let header: Vec<&str> = ["evaluation of"].into_iter().chain(header.into_iter().skip(1)).collect();

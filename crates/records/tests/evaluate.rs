@@ -88,7 +88,8 @@ fn each_version_that_was_evaluated_has_its_line() {
             record.task.split = split;
             record.task.seed = 7;
             let is_failed = record.score.is_none();
-            record.policy_versions = Some(if is_failed { (version - 1, version + 1) } else { (version, version) });
+            record.policy_versions =
+                Some(if is_failed { (version - 1, version + 1) } else { (version, version) });
             made.push((record, steps));
         }
     }

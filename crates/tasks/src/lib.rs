@@ -25,7 +25,8 @@ mod web;
 mod webvoyager;
 
 pub use config::{
-    EvalConfig, EvalFile, MiniwobReward, SamplerKind, Section, SourceConfig, SourceFile, TasksConfig, TasksFile,
+    EvalConfig, EvalFile, MiniwobReward, SamplerKind, Section, SourceConfig, SourceFile, TasksConfig,
+    TasksFile,
 };
 pub use glob::fits as fits_pattern;
 pub use grounding::{BoxForm, Pictures};

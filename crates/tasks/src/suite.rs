@@ -8,7 +8,8 @@ use sha2::{Digest, Sha256};
 use crate::jsonl::{Common, refuse_repeated};
 use crate::sites::hex;
 use crate::{
-    BoxForm, Scorer, Section, SiteSpec, SourceConfig, TasksConfig, glob, grounding, miniwob, starter, web, webvoyager,
+    BoxForm, Scorer, Section, SiteSpec, SourceConfig, TasksConfig, glob, grounding, miniwob, starter, web,
+    webvoyager,
 };
 
 /// Planned tasks of a whole job, repetitions included; 4 bytes each in the sampler.
@@ -90,7 +91,8 @@ pub fn load(config: &TasksConfig) -> Result<TaskSet, Vec<String>> {
     }
     if set.specs.is_empty() && problems.is_empty() {
         let (skipped, section) = (set.notes.join("; "), section.as_str());
-        problems.push(format!("{section}: no task is left; bring the files of at least one source ({skipped})"));
+        problems
+            .push(format!("{section}: no task is left; bring the files of at least one source ({skipped})"));
     }
     if problems.is_empty() { Ok(set) } else { Err(problems) }
 }

@@ -7,8 +7,9 @@ use furrow_rollout::{End, Hashes, Id, PolicyKind, Score, Split, Trajectory};
 use furrow_telemetry::PauseReason;
 
 use super::{
-    Answer, Call, Core, Decision, Drawn, Effect, Evaluated, Event, Grant, Notice, Now, Over, Plan, Publication,
-    Refused, Reported, Rules, Schedule, ShardNews, Spooled, Tallies, WeightsRun, WeightsStanding, WorkerId,
+    Answer, Call, Core, Decision, Drawn, Effect, Evaluated, Event, Grant, Notice, Now, Over, Plan,
+    Publication, Refused, Reported, Rules, Schedule, ShardNews, Spooled, Tallies, WeightsRun,
+    WeightsStanding, WorkerId,
 };
 use crate::assign::{Pacing, PolicyOffer};
 use crate::ledger::{Ledger, MemoryLedger, Mutation, RunOpening, Verdict};
@@ -56,7 +57,11 @@ impl Plan for Tasks {
         self.3
     }
     fn problem(&self, index: u64) -> Drawn {
-        Drawn { split: Split::Eval, task_id: format!("held out {index}"), ..self.draw(index, &Tallies::new()) }
+        Drawn {
+            split: Split::Eval,
+            task_id: format!("held out {index}"),
+            ..self.draw(index, &Tallies::new())
+        }
     }
 }
 
@@ -979,7 +984,11 @@ fn an_evaluation_goes_first_on_one_version_and_newer_weights_wait_for_it() {
     let mut office = Office::evaluating(9, rules());
     let grants = office.lease(6);
     let want = [Some((0, 0)), Some((0, 0)), Some((0, 1)), Some((0, 1)), None, None];
-    assert_eq!(problems(&grants), want, "the version the job begins with, then training in what room is left");
+    assert_eq!(
+        problems(&grants),
+        want,
+        "the version the job begins with, then training in what room is left"
+    );
     assert!(grants[..4].iter().all(|grant| grant.draw.split == Split::Eval));
     assert_eq!(grants[4].draw.seed, 0, "the sampler's draws go on as if there were no evaluation");
     assert_eq!(office.publish("p", full("/w/1")), Ok((1, false)));
@@ -996,7 +1005,11 @@ fn an_evaluation_goes_first_on_one_version_and_newer_weights_wait_for_it() {
     assert_eq!(office.evaluated(), [ended]);
     assert_eq!(office.beat("a", runs(0)), Some(1));
     assert_eq!(office.beat("a", runs(1)), Some(1));
-    assert_eq!(problems(&office.lease(2)), [None, None], "every second version, and this is the first after it");
+    assert_eq!(
+        problems(&office.lease(2)),
+        [None, None],
+        "every second version, and this is the first after it"
+    );
     assert_eq!(office.publish("q", full("/w/2")), Ok((2, false)));
     assert_eq!(office.publish("r", full("/w/3")), Ok((3, false)));
     assert_eq!(office.beat("a", runs(1)), Some(2), "the version whose evaluation is due is not passed over");
@@ -1081,7 +1094,11 @@ fn an_evaluation_goes_on_where_it_was_when_the_coordinator_dies() {
     assert_eq!(office.model("a", runs(0)), None, "newer weights go on waiting");
     assert!(office.take_over().is_none());
     let rest = office.lease(8);
-    assert_eq!(problems(&rest), [Some((0, 1)), None], "one slot of the second problem, and none of the first");
+    assert_eq!(
+        problems(&rest),
+        [Some((0, 1)), None],
+        "one slot of the second problem, and none of the first"
+    );
     office.solve(&grants[2], 0, 1.0);
     office.solve(&rest[0], 0, 1.0);
     let ended = Evaluated { version: 0, problems: 2, drawn: 2, scored: 4, succeeded: 3, cut: None };

@@ -197,7 +197,8 @@ impl Core {
     pub(super) fn on_other_weights(&self, lease: &Lease, report: &Reported) -> Option<Reported> {
         let version = self.kept_to(lease.group)?;
         let (oldest, newest) = lease.policy_versions.filter(|range| *range != (version, version))?;
-        let reason = format!("it is of the evaluation of version {version} and was acted on {oldest} to {newest}");
+        let reason =
+            format!("it is of the evaluation of version {version} and was acted on {oldest} to {newest}");
         Some(Reported { end: End::PolicyFault, reason, evidence_sha256: None, ..report.clone() })
     }
 
@@ -232,7 +233,8 @@ impl Core {
             return;
         }
         let Some(cut) = self.evaluation.take() else { return };
-        let why = format!("version {newest} waited {waited_millis} ms for it, eval.hold_millis = {hold_millis}");
+        let why =
+            format!("version {newest} waited {waited_millis} ms for it, eval.hold_millis = {hold_millis}");
         let is_open = |(_, group): &(&u64, &Group)| group.draw().problem.is_some() && !group.is_closed();
         let groups: Vec<u64> = self.groups.iter().filter(is_open).map(|(index, _)| *index).collect();
         for index in groups {

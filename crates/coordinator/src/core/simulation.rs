@@ -18,7 +18,8 @@ use super::{
 };
 use crate::assign::PolicyOffer;
 use crate::ledger::{
-    EvaluationRow, EvaluationStanding, Ledger, MemoryLedger, Mutation, RunOpening, ShardOpening, Standing, Verdict,
+    EvaluationRow, EvaluationStanding, Ledger, MemoryLedger, Mutation, RunOpening, ShardOpening, Standing,
+    Verdict,
 };
 use crate::versions::Source;
 use crate::versions::tests::hash;
@@ -550,7 +551,10 @@ impl World {
     fn judge(&mut self, trajectory: Id<Trajectory>) -> Result<(), Violation> {
         // Its group may have had enough meanwhile, and its rows may be in the data set: its scorer finds nothing, and nobody waits for it.
         let is_awaited = self.core.as_ref().is_some_and(|core| core.scoring.contains_key(&trajectory));
-        if (self.spares > 0 || self.schedule.is_some()) && !is_awaited && !self.spool.contains_key(&trajectory) {
+        if (self.spares > 0 || self.schedule.is_some())
+            && !is_awaited
+            && !self.spool.contains_key(&trajectory)
+        {
             return Ok(());
         }
         let file =

@@ -87,7 +87,9 @@ impl Core {
 
     /// Whether every planned group is closed, and every evaluation that was begun.
     fn is_complete(&self) -> bool {
-        self.next_draw >= self.plan.groups() && self.evaluation.is_none() && self.groups.values().all(Group::is_closed)
+        self.next_draw >= self.plan.groups()
+            && self.evaluation.is_none()
+            && self.groups.values().all(Group::is_closed)
     }
 
     /// When nothing is lent or being scored and nothing will be: publishes what is left, then says so.

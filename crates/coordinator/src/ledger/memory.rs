@@ -6,9 +6,9 @@ use furrow_records::WrittenFile;
 use furrow_rollout::{Group, Id, Shard, Trajectory};
 
 use super::{
-    Draw, Ended, EvaluationRow, EvaluationStanding, Fate, GroupRow, Ledger, LedgerError, Mutation, RunOpening,
-    RunRow, ShardOpening, ShardRow, Snapshot, Standing, Start, Totals, TrajectoryRow, Verdict, Versions,
-    may_begin, may_draw, may_end,
+    Draw, Ended, EvaluationRow, EvaluationStanding, Fate, GroupRow, Ledger, LedgerError, Mutation,
+    RunOpening, RunRow, ShardOpening, ShardRow, Snapshot, Standing, Start, Totals, TrajectoryRow, Verdict,
+    Versions, may_begin, may_draw, may_end,
 };
 
 /// Forgets everything when dropped.
@@ -435,9 +435,8 @@ impl State {
         for id in self.groups.values().flat_map(|group| &group.attempts) {
             self.add_up(&self.trajectories[id], &mut totals);
         }
-        let is_closed = |group: &&GroupState| {
-            group.row.draw.problem.is_none() && group.row.closed_at_micros.is_some()
-        };
+        let is_closed =
+            |group: &&GroupState| group.row.draw.problem.is_none() && group.row.closed_at_micros.is_some();
         totals.groups_closed = self.groups.values().filter(is_closed).count() as u64;
         let published = |shard: &&ShardState| matches!(shard.phase, Phase::Published { .. });
         totals.shards_published = self.shards.values().filter(published).count() as u64;

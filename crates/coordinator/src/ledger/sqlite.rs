@@ -15,9 +15,9 @@ use rusqlite::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Draw, Ended, EvaluationRow, EvaluationStanding, Fate, GroupRow, Ledger, LedgerError, Mutation, PolicyFacts,
-    Problem, RunOpening, RunRow, ShardOpening, ShardRow, Snapshot, Standing, Start, TaskTally, Totals,
-    TrajectoryRow, Verdict, may_be_scored, may_begin, may_draw, may_end, may_fail,
+    Draw, Ended, EvaluationRow, EvaluationStanding, Fate, GroupRow, Ledger, LedgerError, Mutation,
+    PolicyFacts, Problem, RunOpening, RunRow, ShardOpening, ShardRow, Snapshot, Standing, Start, TaskTally,
+    Totals, TrajectoryRow, Verdict, may_be_scored, may_begin, may_draw, may_end, may_fail,
 };
 use crate::durable;
 use crate::versions::{Source, VersionRow, VersionState, Versions};

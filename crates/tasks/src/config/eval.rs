@@ -89,7 +89,8 @@ mod tests {
     use super::*;
 
     fn checked(change: impl FnOnce(&mut EvalFile)) -> Result<Option<EvalConfig>, Vec<String>> {
-        let source = SourceFile { suite: "starter".into(), path: "envs/starter".into(), ..SourceFile::default() };
+        let source =
+            SourceFile { suite: "starter".into(), path: "envs/starter".into(), ..SourceFile::default() };
         let mut file = EvalFile { source: vec![source], ..EvalFile::default() };
         change(&mut file);
         file.check(Path::new("/jobs"))
@@ -110,7 +111,10 @@ mod tests {
         refused(|file| file.every_versions = 0, "eval.every_versions: 0 is out of range; use 1 to");
         refused(|file| file.group_size = 2000, "eval.group_size: 2000 is out of range; use 1 to 1024");
         refused(|file| file.hold_millis = u64::MAX, "eval.hold_millis: ");
-        refused(|file| file.source[0].split = Some("test".into()), "eval.source[0].split: rows of an evaluation");
+        refused(
+            |file| file.source[0].split = Some("test".into()),
+            "eval.source[0].split: rows of an evaluation",
+        );
         refused(|file| file.source[0].weight = 2.0, "eval.source[0].weight: ");
         refused(|file| file.source[0].suite = "My Suite".into(), "eval.source[0].suite: \"My Suite\"");
     }
