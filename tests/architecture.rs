@@ -17,7 +17,7 @@ const MAP: &[(&str, &[&str])] = &[
     ("openai", &["rollout"]),
     ("cuda", &["model"]),
     // services never import each other
-    ("policy", &["rollout", "wire", "model", "cuda", "telemetry"]),
+    ("policy", &["rollout", "wire", "model", "cuda", "openai", "telemetry"]),
     ("env", &["rollout", "wire", "telemetry"]),
     ("coordinator", &["rollout", "wire", "tasks", "records", "openai", "telemetry"]),
     ("testkit", &["rollout"]),

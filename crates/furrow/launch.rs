@@ -41,6 +41,7 @@ const IDENTITY: &[&str] = &[
     "policy.sampling",
     "policy.context",
     "policy.instructions",
+    "policy.remote.model",
     "score.judge.model",
     "score.judge.screenshots",
     "score.judge.votes",
@@ -75,6 +76,12 @@ impl Launch {
     pub fn with_key(mut self) -> Result<Self, Failure> {
         let judge = self.job.score.judge.take().map(furrow_coordinator::JudgeConfig::with_key).transpose();
         self.job.score.judge = judge.map_err(|problem| Failure::Input(vec![problem]))?;
+        Ok(self)
+    }
+
+    /// Reads the key of the policy's endpoint, where there is one.
+    pub fn with_policy_key(mut self) -> Result<Self, Failure> {
+        self.job.policy = self.job.policy.with_key().map_err(|problem| Failure::Input(vec![problem]))?;
         Ok(self)
     }
 

@@ -8,6 +8,7 @@ mod progress;
 mod prove;
 mod replay;
 mod run_dir;
+mod tokens;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

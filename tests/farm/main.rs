@@ -9,6 +9,7 @@ mod farm;
 mod kills;
 mod planted;
 mod recompute;
+mod remote;
 mod replay;
 mod sites;
 mod suites;

@@ -1,8 +1,11 @@
 //! What a model policy wrote is what it sampled: its log-probabilities are recomputed from Parquet and checkpoint alone, for steps whose state
 //! was forked from a sibling's, parked in host memory, or rebuilt after the policy worker was killed.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+
+use serde_json::Value;
 
 use crate::farm::{FURROW, Farm, Ground, Role, air_tasks};
 
@@ -25,7 +28,7 @@ fn log_probabilities_can_be_recomputed_wherever_a_state_came_from() {
          [policy]\nkind = \"model\"\ncheckpoint = {checkpoint:?}\n[policy.context]\nkeep = \"last_image\"\n\
          [policy.engine]\nstate_slots = 6\nsnapshot_slots = 4\ncontext_tokens_max = 8192\n\
          [policy.constrain]\nenabled = true\nnote = 4\nthought = 8\ncontent = 6\nelement = 4\n\
-         [env]\nsessions_max = 8\n[limits]\nlease_millis = 5000\nheartbeat_millis = 300\nattempts_max = 20\nfailure_budget = 1.0\n\
+         [policy.audit]\nshare = 0.02\n[env]\nsessions_max = 8\n[limits]\nlease_millis = 5000\nheartbeat_millis = 300\nattempts_max = 20\nfailure_budget = 1.0\n\
          [records]\nmax_delay_millis = 1000\n",
         tasks = air_tasks(folder.path(), groups(), GROUP_SIZE),
     );
@@ -48,6 +51,43 @@ fn log_probabilities_can_be_recomputed_wherever_a_state_came_from() {
     recompute.arg("tests/recompute.py").arg(farm.run_dir()).arg(&checkpoint);
     recompute.args(["--rows", "50", "--origins", "resident,forked,parked,rebuilt"]);
     run(&mut recompute);
+    tokens_come_out_again(&farm.run_dir(), &checkpoint);
+}
+
+/// On the processor decode and prefill agree to the last bit: the audit of the run finds no gap, and its tokens can be played again.
+fn tokens_come_out_again(run: &Path, checkpoint: &Path) {
+    let furrow = |arguments: &[&str], status: i32| -> Value {
+        let output = Command::new(FURROW).args(arguments).arg("--json").output().unwrap();
+        let wrong = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {wrong}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let run = run.to_str().unwrap();
+    let summary = furrow(&["records", "inspect", run], 0);
+    let gaps = summary["prefill_gaps"].as_array().unwrap();
+    let audited: u64 = gaps.iter().map(|gap| gap["tokens"].as_u64().unwrap()).sum();
+    assert!(audited > 0 && gaps.iter().all(|gap| gap["max"] == 0.0), "{summary:#}");
+    // One that the policy worker's death interrupted, and one of the last group.
+    let names = ["run-g000000-s0-a0", "run-g000003-s1-a0"];
+    let same = furrow(&["replay", "--tokens", "--run", run, names[0], names[1]], 0);
+    assert_eq!((&same["identical"], &same["replayed"]), (&2.into(), &2.into()), "{same:#}");
+    for one in same["trajectories"].as_array().unwrap() {
+        assert_eq!((&one["same_weights"], &one["decoded"]["max"]), (&true.into(), &0.0.into()), "{one:#}");
+        assert!(one["steps"] == one["identical_steps"] && one["prefilled"]["max"] == 0.0, "{one:#}");
+    }
+    // Of other weights the first token differs, or its log-prob.
+    let other = checkpoint.with_file_name("other");
+    let made = Command::new(FURROW).args(["checkpoint", "init", "--seed", "12"]).arg(&other).output();
+    assert!(made.unwrap().status.success());
+    let other = other.to_str().unwrap();
+    let differs = furrow(&["replay", "--tokens", "--run", run, names[0], "--checkpoint", other], 1);
+    let one = &differs["trajectories"][0];
+    assert_eq!(
+        (&one["first_difference"]["step"], &one["same_weights"]),
+        (&0.into(), &false.into()),
+        "{one:#}"
+    );
+    assert!(one["prefilled"]["max"].as_f64().unwrap() > 0.0, "{one:#}");
 }
 
 fn run(command: &mut Command) {

@@ -19,12 +19,14 @@ pub struct CheckArgs {
 
 /// Runs the command.
 pub fn run(args: &CheckArgs) -> Result<(), Failure> {
-    let Launch { job, set, eval } = Launch::read(&args.job)?.with_key()?;
+    let Launch { job, set, eval } = Launch::read(&args.job)?.with_key()?.with_policy_key()?;
     let groups = Sampler::new(&set, &job.tasks).groups();
     let trajectories = groups * u64::from(job.tasks.group_size);
-    let evaluation = job.eval.as_ref().zip(eval.as_ref()).map(|(config, set)| {
-        (config, Sampler::new(set, &config.tasks).groups())
-    });
+    let evaluation = job
+        .eval
+        .as_ref()
+        .zip(eval.as_ref())
+        .map(|(config, set)| (config, Sampler::new(set, &config.tasks).groups()));
     if args.json {
         let eval = evaluation.map(|(config, problems)| {
             json!({ "every_versions": config.every_versions, "problems": problems, "group_size": config.tasks.group_size })

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use furrow_records::{Breach, Report, RewardLine, Summary, inspect, kept, verify};
+use furrow_records::{Breach, Gap, Report, RewardLine, ShardGap, Summary, inspect, kept, verify};
 
 use crate::{Failure, output};
 
@@ -107,6 +107,11 @@ fn print(summary: &Summary) {
     let shares: Vec<String> =
         shares.map(|line| format!("{} {}", line.cause, output::percent(Some(line.share)))).collect();
     output::line(format!("\nwhere the trajectories' time went: {}", shares.join(", ")));
+    for ShardGap { path, gap: Gap { tokens, mean_abs, p50, p99, max } } in &summary.prefill_gaps {
+        output::line(format!(
+            "{path}: {tokens} tokens scored again, gap mean {mean_abs:.2e}, p50 {p50:.2e}, p99 {p99:.2e}, max {max:.2e} nats"
+        ));
+    }
 }
 
 fn reward_row(line: &RewardLine) -> Vec<String> {

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use clap::Args;
 use furrow_env::{Archive, Archives, Place, Recorded, Sites, Stages, act_again};
-use furrow_records::{DataSet, Found};
+use furrow_policy::{Model, Policy};
+use furrow_records::{DataSet, Found, Gap};
 use furrow_rollout::{Assignment, Cause, Id, StepRecord, Task, Trajectory};
 use furrow_tasks::TaskSet;
 use futures::StreamExt;
@@ -15,6 +16,7 @@ use serde_json::json;
 use crate::job::Job;
 use crate::launch;
 use crate::replay::{Difference, Looks, Replayed, Tolerance, compare};
+use crate::tokens::{Parting, Played, play};
 use crate::{Failure, output};
 
 /// Which trajectories, and what counts as equal.
@@ -50,10 +52,22 @@ pub struct ReplayArgs {
     /// Pictures differ when more than this share of their pixels does [default: 0.0005, of another browser build 0.05]
     #[arg(long)]
     share: Option<f64>,
+    /// Play the policy's tokens again instead of the pages: on the job's checkpoint, or on --checkpoint
+    #[arg(long, conflicts_with_all = ["archive", "pace", "levels", "share"])]
+    tokens: bool,
+    /// With --tokens: the directory of the checkpoint, whole
+    #[arg(long, requires = "tokens")]
+    checkpoint: Option<PathBuf>,
+    /// With --tokens: share of the drawn tokens that are scored by the prefill path as well
+    #[arg(long, requires = "tokens", default_value_t = 0.05)]
+    prefill_share: f64,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
+
+/// Which tokens are scored by the prefill path: the same ones every time.
+const PREFILL_SEED: u64 = 1;
 
 /// Within one build a caret may blink (2 x 24 of 512 x 512 pixels are 0.0002) and a raster tile's edge be off by a level.
 const SAME_BUILD: Tolerance = Tolerance { levels: 8, share: 0.0005 };
@@ -67,6 +81,9 @@ pub fn run(args: &ReplayArgs) -> Result<(), Failure> {
     }
     let set = DataSet::open(&args.run)?;
     let found = find(&set, args)?;
+    if args.tokens {
+        return play_tokens(args, &found);
+    }
     let places = Places::read(args)?;
     let at_once = places.job.env.sessions_max as usize;
     let (archived, served): (Vec<_>, Vec<_>) =
@@ -86,6 +103,79 @@ pub fn run(args: &ReplayArgs) -> Result<(), Failure> {
         Ok::<_, Failure>(replayed)
     })?;
     tell(&replayed, args.json)
+}
+
+/// Plays the tokens again, one trajectory after another: a model is loaded once and has its threads.
+fn play_tokens(args: &ReplayArgs, found: &[Found]) -> Result<(), Failure> {
+    if !(0.0..=1.0).contains(&args.prefill_share) {
+        return Err(Failure::Input(vec![format!("--prefill-share: {}; use 0 to 1", args.prefill_share)]));
+    }
+    let mut settings = args.set.clone();
+    if let Some(checkpoint) = &args.checkpoint {
+        let wrong = |why| Failure::Input(vec![format!("--checkpoint: {}: {why}", checkpoint.display())]);
+        let checkpoint = checkpoint.canonicalize().map_err(wrong)?;
+        settings.push(format!("policy.checkpoint={}", checkpoint.display()));
+    }
+    // What is scored is scored here, and on nobody's behalf but this.
+    settings.push("policy.audit.share=0.0".to_owned());
+    let path = args.job.clone().unwrap_or_else(|| args.run.join("job.toml"));
+    let policy = Job::read(&path, &settings).map_err(Failure::Input)?.policy;
+    let Some(model) = policy.model.clone() else {
+        let kind = policy.choice.kind().as_str();
+        let told = format!(
+            "policy.kind: {kind:?}; only trajectories of a model policy have tokens to be played again"
+        );
+        return Err(Failure::Input(vec![told]));
+    };
+    let played = launch::runtime()?.block_on(async {
+        let loading = tokio::task::spawn_blocking(move || Model::open(&model, &policy.session));
+        let model = Arc::new(loading.await??);
+        let mut played = Vec::new();
+        for one in found {
+            played.push(play(&model, one, args.prefill_share, PREFILL_SEED).await?);
+        }
+        model.stop().await;
+        Ok::<_, Failure>(played)
+    })?;
+    tell_tokens(&played, args.json)
+}
+
+fn tell_tokens(played: &[Played], as_json: bool) -> Result<(), Failure> {
+    let identical = played.iter().filter(|one| one.first_difference.is_none()).count();
+    if as_json {
+        output::json(&json!({ "replayed": played.len(), "identical": identical, "trajectories": played }))?;
+    } else {
+        played.iter().for_each(print_tokens);
+        output::line(format!("{identical} of {} identical", played.len()));
+    }
+    match played.len() - identical {
+        0 => Ok(()),
+        differ => Err(anyhow::anyhow!("{differ} of {} trajectories differ", played.len()).into()),
+    }
+}
+
+fn print_tokens(one: &Played) {
+    let Played { trajectory_id, steps, tokens, identical_steps, .. } = one;
+    let verdict = if one.first_difference.is_none() { "identical" } else { "DIFFERS  " };
+    output::line(format!("{verdict} {trajectory_id}: {identical_steps} of {steps} steps, {tokens} tokens"));
+    if let Some(Parting { step, token, what, recorded, replayed }) = &one.first_difference {
+        let place = token.map_or_else(String::new, |token| format!(", token {token}"));
+        output::line(format!("  first at step {step}{place}: {what}: {recorded} then, {replayed} now"));
+    }
+    for (path, gap) in [("decode", one.decoded), ("prefill", one.prefilled)] {
+        let Some(Gap { tokens, mean_abs, p50, p99, max }) = gap else { continue };
+        output::line(format!(
+            "  log-probs by the {path} path, {tokens} tokens: mean gap {mean_abs:.2e}, p50 {p50:.2e}, p99 {p99:.2e}, max {max:.2e}"
+        ));
+    }
+    if !one.same_weights {
+        output::line("  the checkpoint's weights are not those it began on");
+    }
+    if let Some((oldest, newest)) = one.policy_versions.filter(|(oldest, newest)| oldest != newest) {
+        output::line(format!(
+            "  its tokens are of versions {oldest} to {newest}: one checkpoint cannot be all of them"
+        ));
+    }
 }
 
 /// Where the pages of a replay come from.

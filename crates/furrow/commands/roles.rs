@@ -107,7 +107,7 @@ pub fn env(args: &WorkerArgs) -> Result<(), Failure> {
 
 /// Runs a policy worker until the run is over or it is told to stop.
 pub fn policy(args: &PolicyArgs) -> Result<(), Failure> {
-    let launch = Launch::read(&args.job)?;
+    let launch = Launch::read(&args.job)?.with_policy_key()?;
     launch::runtime()?.block_on(async {
         launch::logs(&launch.job.run_dir, Role::Policy, &launch.job.telemetry)?;
         let config = launch.job.policy.clone();

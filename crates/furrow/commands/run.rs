@@ -60,7 +60,7 @@ impl BeginArgs {
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<(), Failure> {
-    let launch = Launch::read(&args.job)?.with_key()?;
+    let launch = Launch::read(&args.job)?.with_key()?.with_policy_key()?;
     let begin = args.begin.begin();
     let dir = launch.job.run_dir.clone();
     launch::runtime()?.block_on(async {

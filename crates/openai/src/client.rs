@@ -10,6 +10,7 @@ use ureq::http::{HeaderMap, StatusCode, header};
 use ureq::{Agent, Error, Timeout};
 use url::Url;
 
+use crate::chat::{self, Chat, ChatReply};
 use crate::wire;
 
 /// No pause between two attempts is longer, whatever a server asks for.
@@ -187,14 +188,31 @@ impl Client {
     /// Asks until there is a reply, an error that will not heal, or no more patience.
     pub fn ask(&self, ask: &Ask, until: Until) -> Result<Completion, AskError> {
         let body = wire::body(&self.config.model, self.config.temperature, self.config.max_tokens, ask);
+        self.persist(&body, until, wire::completion).map(|(completion, _)| completion)
+    }
+
+    /// The same for a conversation; its sampling settings are its own.
+    pub fn chat(&self, chat: &Chat, until: Until) -> Result<ChatReply, AskError> {
+        let body = chat::body(&self.config.model, chat);
+        let (reply, attempts) = self.persist(&body, until, chat::reply)?;
+        Ok(ChatReply { attempts, ..reply })
+    }
+
+    /// What was read of a reply, and how often it was asked for.
+    fn persist<T>(
+        &self,
+        body: &[u8],
+        until: Until,
+        read: fn(&[u8]) -> Result<T, String>,
+    ) -> Result<(T, u32), AskError> {
         let mut attempts = 0;
         loop {
             if (until.stopped)() {
                 return Err(AskError::Stopped);
             }
             attempts += 1;
-            let error = match self.attempt(&body, until.deadline) {
-                Ok(completion) => return Ok(completion),
+            let error = match self.attempt(body, until.deadline, read) {
+                Ok(reply) => return Ok((reply, attempts)),
                 Err(error) if !error.may_heal() => return Err(error),
                 Err(error) => error,
             };
@@ -207,7 +225,12 @@ impl Client {
         }
     }
 
-    fn attempt(&self, body: &[u8], deadline: Instant) -> Result<Completion, AskError> {
+    fn attempt<T>(
+        &self,
+        body: &[u8],
+        deadline: Instant,
+        read: fn(&[u8]) -> Result<T, String>,
+    ) -> Result<T, AskError> {
         let left = deadline.saturating_duration_since(Instant::now());
         let call = self.config.call.min(left).max(Duration::from_millis(1));
         let mut request = self
@@ -235,7 +258,7 @@ impl Client {
         }
         let reply = response.body_mut().with_config().limit(self.config.reply_bytes_max).read_to_vec();
         let reply = reply.map_err(|error| self.failed(error, call))?;
-        wire::completion(&reply).map_err(|problem| AskError::Garbled {
+        read(&reply).map_err(|problem| AskError::Garbled {
             endpoint: self.name(),
             problem: self.without_key(&problem),
         })
@@ -278,6 +301,18 @@ impl Client {
 }
 
 impl AskError {
+    /// Whether the server says that the conversation is longer than its model takes: in OpenAI's word for it, or in vLLM's.
+    pub fn is_too_long_a_prompt(&self) -> bool {
+        let told = |said: &str| {
+            let said = said.to_ascii_lowercase();
+            ["context_length_exceeded", "context length"].iter().any(|word| said.contains(word))
+        };
+        match self {
+            Self::Refused { status: 400 | 413 | 422, said, .. } => told(said),
+            _ => false,
+        }
+    }
+
     /// Whether asking again may help: the server is away, busy, or said something broken this once.
     fn may_heal(&self) -> bool {
         match self {

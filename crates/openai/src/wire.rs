@@ -2,6 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -9,12 +10,7 @@ use crate::client::{Ask, Completion};
 
 /// The body of a request.
 pub(crate) fn body(model: &str, temperature: f64, max_tokens: u32, ask: &Ask) -> Vec<u8> {
-    let words = json!({ "type": "text", "text": ask.text });
-    let pictures = ask.pictures.iter().map(|bytes| {
-        let url = format!("data:{};base64,{}", media_type(bytes), STANDARD.encode(bytes));
-        json!({ "type": "image_url", "image_url": { "url": url } })
-    });
-    let content: Vec<Value> = [words].into_iter().chain(pictures).collect();
+    let content = parts(&ask.text, &ask.pictures);
     let body = json!({
         "model": model,
         "messages": [
@@ -26,6 +22,16 @@ pub(crate) fn body(model: &str, temperature: f64, max_tokens: u32, ask: &Ask) ->
         "seed": ask.seed,
     });
     body.to_string().into_bytes()
+}
+
+/// Words and the pictures behind them, as data URLs.
+pub(crate) fn parts(text: &str, pictures: &[Bytes]) -> Value {
+    let words = json!({ "type": "text", "text": text });
+    let pictures = pictures.iter().map(|bytes| {
+        let url = format!("data:{};base64,{}", media_type(bytes), STANDARD.encode(bytes));
+        json!({ "type": "image_url", "image_url": { "url": url } })
+    });
+    [words].into_iter().chain(pictures).collect()
 }
 
 /// By the first bytes of a PNG; all else is taken for JPEG.
@@ -108,7 +114,6 @@ pub(crate) fn complaint(body: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
 
     #[test]
     fn a_request_is_what_the_protocol_asks_for() {

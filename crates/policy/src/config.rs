@@ -1,6 +1,7 @@
 //! The job's `[policy]` section.
 
 mod model;
+mod remote;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,13 +10,16 @@ use furrow_rollout::{ContextPolicy, ExtraAction, Grammar, PolicyKind, Sampling, 
 use serde::{Deserialize, Serialize};
 
 use crate::grammar;
-pub use model::{BackendChoice, ConstrainFile, EngineFile, LayoutFile, ModelConfig, WeightsFile};
+pub use remote::{RemoteConfig, RemoteFile};
+
+pub use model::{AuditFile, BackendChoice, ConstrainFile, EngineFile, LayoutFile, ModelConfig, WeightsFile};
 
 /// `[policy]` as written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PolicyFile {
-    /// What acts: `scripted` (demonstrations that lie beside the pages), `random` (untrained baseline) or `model` (a checkpoint).
+    /// What acts: `scripted` (demonstrations that lie beside the pages), `random` (untrained baseline), `model` (a checkpoint) or `openai`
+    /// (a model behind an endpoint).
     pub kind: String,
     /// Directory of the checkpoint that `model` runs: config.json, safetensors, tokenizer.json.
     pub checkpoint: PathBuf,
@@ -45,6 +49,10 @@ pub struct PolicyFile {
     pub template: LayoutFile,
     /// How published weights take over.
     pub weights: WeightsFile,
+    /// How much of what `model` draws is scored again.
+    pub audit: AuditFile,
+    /// Whom `openai` asks.
+    pub remote: RemoteFile,
 }
 
 /// `[policy.grammar]` as written.
@@ -92,6 +100,8 @@ pub enum PolicyChoice {
     Random,
     /// A checkpoint.
     Model,
+    /// A model behind an endpoint.
+    Openai,
 }
 
 /// A checked `[policy]`.
@@ -113,6 +123,8 @@ pub struct PolicyConfig {
     pub session: SessionSpec,
     /// What `model` needs; there when the choice is `Model`.
     pub model: Option<ModelConfig>,
+    /// Whom `openai` asks; there when the choice is `Openai`.
+    pub remote: Option<RemoteConfig>,
 }
 
 impl Default for PolicyFile {
@@ -133,6 +145,8 @@ impl Default for PolicyFile {
             constrain: ConstrainFile::default(),
             template: LayoutFile::default(),
             weights: WeightsFile::default(),
+            audit: AuditFile::default(),
+            remote: RemoteFile::default(),
         }
     }
 }
@@ -189,10 +203,14 @@ impl PolicyFile {
         }
         let sampling = note_all(self.sampling.check(), &mut wrong);
         let context = note(context(&self.context.keep), &mut wrong);
-        let checked =
-            || model::check(&self.checkpoint, &self.engine, &self.constrain, &self.template, &self.weights);
+        let checked = || {
+            let (engine, constrain, template) = (&self.engine, &self.constrain, &self.template);
+            model::check(&self.checkpoint, engine, constrain, template, &self.weights, &self.audit)
+        };
         let wants_model = choice == Some(PolicyChoice::Model);
         let model = if wants_model { note_all(checked(), &mut wrong) } else { None };
+        let wants_remote = choice == Some(PolicyChoice::Openai);
+        let remote = if wants_remote { note_all(self.remote.check(), &mut wrong) } else { None };
         let (Some(choice), Some(grammar), Some(sampling), Some(context)) =
             (choice, grammar, sampling, context)
         else {
@@ -212,7 +230,16 @@ impl PolicyFile {
             linger: Duration::from_millis(self.linger_millis),
             session: SessionSpec { grammar, sampling, context, instructions },
             model,
+            remote,
         })
+    }
+}
+
+impl PolicyConfig {
+    /// Reads the key of an endpoint, where there is one: a worker without it is wrong for this place.
+    pub fn with_key(self) -> Result<Self, String> {
+        let remote = self.remote.map(RemoteConfig::with_key).transpose()?;
+        Ok(Self { remote, ..self })
     }
 }
 
@@ -223,6 +250,7 @@ impl PolicyChoice {
             PolicyChoice::Scripted => PolicyKind::Scripted,
             PolicyChoice::Random => PolicyKind::Random,
             PolicyChoice::Model => PolicyKind::Model,
+            PolicyChoice::Openai => PolicyKind::Openai,
         }
     }
 
@@ -231,7 +259,10 @@ impl PolicyChoice {
             "scripted" => Ok(PolicyChoice::Scripted),
             "random" => Ok(PolicyChoice::Random),
             "model" => Ok(PolicyChoice::Model),
-            other => Err(format!("policy.kind: {other:?}; use \"scripted\", \"random\" or \"model\"")),
+            "openai" => Ok(PolicyChoice::Openai),
+            other => {
+                Err(format!("policy.kind: {other:?}; use \"scripted\", \"random\", \"model\" or \"openai\""))
+            }
         }
     }
 }
@@ -322,6 +353,7 @@ mod tests {
     fn every_wrong_key_is_named_at_once() {
         check(|_| {}, &[]);
         check(|file| file.kind = "skripted".into(), &["policy.kind"]);
+        check(|file| file.kind = "openai".into(), &["policy.remote.endpoint", "policy.remote.model"]);
         check(|file| file.sessions_max = 0, &["policy.sessions_max"]);
         check(|file| file.sampling.temperature = f32::NAN, &["policy.sampling.temperature"]);
         check(|file| file.sampling.top_p = 0.0, &["policy.sampling.top_p"]);

@@ -105,6 +105,23 @@ impl Conversation {
         Ok(again)
     }
 
+    /// What a step out of a trace was shown: kept tokens that the engine was not told yet, and the prompt behind them. Nothing of the
+    /// step is kept.
+    pub fn shown_before(
+        &mut self,
+        step: u32,
+        trace: &TokenTrace,
+        picture: Option<Arc<Picture>>,
+        marks: Marks,
+    ) -> Result<(Vec<Stretch>, Stretch), RecallError> {
+        let turn = self.context.clone().recall(step, trace, marks)?;
+        let leaves = turn.seen.as_ref().map(|seen| seen.leaves.start);
+        self.task_end.get_or_insert(leaves.unwrap_or(turn.ids.len() as u32));
+        self.keep_picture(&turn, picture);
+        let prompt = self.context.prompt(&turn);
+        Ok((std::mem::take(&mut self.untold), self.stretch(&prompt)))
+    }
+
     /// A step that stayed: each draw ended a leg, and what followed the last one is run with the next step.
     fn lived(&self, prompt: &Prompt, trace: &TokenTrace) -> Stretch {
         let mut stretch = self.stretch(prompt);

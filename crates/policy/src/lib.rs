@@ -1,7 +1,7 @@
 //! Sessions in, actions out: the policy service, the policies behind it and the grammars they speak.
 //!
 //! An environment worker opens one stream a session (`service.rs`); a `Policy` turns each observation into a reply (`scripted.rs`,
-//! `random.rs`, `model.rs`); a grammar turns text into an action and back (`grammar/`). This crate never sees a browser.
+//! `random.rs`, `model.rs`, `remote.rs`); a grammar turns text into an action and back (`grammar/`). This crate never sees a browser.
 //!
 //! The way of an observation through the model: `model/session.rs` cuts the screenshot and lays out the turn (`prompt.rs`), `context.rs`
 //! says which tokens are kept and shown, `engine.rs` runs them on a thread of its own and draws the reply (`draw.rs`, `constrain.rs`).
@@ -21,6 +21,7 @@ mod park;
 mod policy;
 mod prompt;
 mod random;
+mod remote;
 mod schedule;
 mod scripted;
 mod sequence;
@@ -34,11 +35,12 @@ pub mod twin;
 mod worker;
 
 pub use config::{
-    BackendChoice, ConstrainFile, ContextFile, EngineFile, GrammarFile, LayoutFile, ModelConfig,
-    PolicyChoice, PolicyConfig, PolicyFile, SamplingFile, WeightsFile,
+    AuditFile, BackendChoice, ConstrainFile, ContextFile, EngineFile, GrammarFile, LayoutFile, ModelConfig,
+    PolicyChoice, PolicyConfig, PolicyFile, RemoteConfig, RemoteFile, SamplingFile, WeightsFile,
 };
 pub use model::{Arena, Model, ModelError};
 pub use policy::{Answer, Policy, PolicyError, Session, Taken, Turn};
 pub use random::Random;
+pub use remote::Remote;
 pub use scripted::Scripted;
 pub use worker::{Report, WorkerError, run};

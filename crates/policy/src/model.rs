@@ -1,5 +1,6 @@
 //! The `model` policy: a checkpoint, the engine that runs it on a thread of its own, and what its sessions share.
 
+mod audit;
 mod open;
 mod session;
 mod weights;
@@ -14,7 +15,7 @@ use furrow_model::sample::Allowed;
 use furrow_model::template::Template;
 use furrow_model::vision::Resample;
 use furrow_rollout::{ContextPolicy, Grammar, Hashes, PolicyKind, PolicyVersion, WeightsOrder};
-use furrow_wire::Opening;
+use furrow_wire::{Opening, PastStep};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -23,6 +24,7 @@ use crate::context::Marks;
 use crate::conversation::Replay;
 use crate::engine::{Event, Fault, NewWeights, OnSwap, SessionId, Swapped};
 use crate::policy::{Policy, PolicyError, Session, Taken};
+use audit::Audit;
 use session::ModelSession;
 use weights::{Loaded, Loader};
 
@@ -59,6 +61,7 @@ struct Shared {
     context_tokens_max: u32,
     replay: Replay,
     on_swap: OnSwap,
+    audit: Option<Audit>,
     in_use: Mutex<InUse>,
 }
 
@@ -102,18 +105,8 @@ impl Policy for Model {
     }
 
     async fn open(&self, opening: &Opening) -> Result<Box<dyn Session>, PolicyError> {
-        let shared = &self.shared;
-        let constraint = shared.constraint_of(opening).await?;
-        let id = SessionId(shared.sessions.fetch_add(1, Ordering::Relaxed));
-        let life = CancellationToken::new();
-        // From here on the session is closed by being dropped, whatever becomes of the opening.
-        let session = ModelSession::new(shared.clone(), id, life.clone(), opening.clone(), constraint);
-        let (opened, answer) = oneshot::channel();
-        let rebuilt = opening.past_steps > 0;
-        shared.tell(Event::Open { session: id, rebuilt, life, opened }).await?;
-        let answer = answer.await.map_err(|_| gone())?;
-        answer.map_err(|fault| fault_at(0, &fault))?;
-        Ok(Box::new(session))
+        let constraint = self.shared.constraint_of(opening).await?;
+        Ok(Box::new(self.shared.open(opening, constraint).await?))
     }
 
     async fn take_weights(&self, order: &WeightsOrder) -> Result<Taken, String> {
@@ -154,7 +147,40 @@ impl Policy for Model {
     }
 }
 
+impl Model {
+    /// Log-probs of recorded tokens, whole vocabulary at the session's temperature, by the prefill path: the steps before are read again as
+    /// a worker would that never held the session, and each token is scored behind a prompt that ends just before it.
+    ///
+    /// `places` are indices into the response of `step`, which follows `past`. Fails where the trace is none of this model's.
+    pub async fn score(
+        &self,
+        opening: &Opening,
+        past: &[PastStep],
+        step: &PastStep,
+        places: &[usize],
+    ) -> Result<Vec<f32>, PolicyError> {
+        audit::score(&self.shared, opening, past, step, places).await
+    }
+}
+
 impl Shared {
+    async fn open(
+        self: &Arc<Self>,
+        opening: &Opening,
+        constraint: Option<Arc<Constraint>>,
+    ) -> Result<ModelSession, PolicyError> {
+        let id = SessionId(self.sessions.fetch_add(1, Ordering::Relaxed));
+        let life = CancellationToken::new();
+        // From here on the session is closed by being dropped, whatever becomes of the opening.
+        let session = ModelSession::new(self.clone(), id, life.clone(), opening.clone(), constraint);
+        let (opened, answer) = oneshot::channel();
+        let rebuilt = opening.past_steps > 0;
+        self.tell(Event::Open { session: id, rebuilt, life, opened }).await?;
+        let answer = answer.await.map_err(|_| gone())?;
+        answer.map_err(|fault| fault_at(0, &fault))?;
+        Ok(session)
+    }
+
     fn in_use(&self) -> InUse {
         self.in_use.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -165,5 +165,6 @@ pub(crate) fn tokenless(kind: PolicyKind) -> Trace {
         state_version_min: None,
         tokens: None,
         engine: Default::default(),
+        scored_again: Vec::new(),
     }
 }

@@ -25,6 +25,7 @@ use crate::grammar;
 use crate::model::{Model, ModelError};
 use crate::policy::Policy;
 use crate::random::Random;
+use crate::remote::Remote;
 use crate::scripted::Scripted;
 use crate::service::Service;
 use crate::sessions::Sessions;
@@ -80,8 +81,11 @@ pub enum WorkerError {
         why: String,
     },
     /// The configuration is of no checked file.
-    #[error("policy.kind is model, and the configuration has no checkpoint")]
-    NoModel,
+    #[error("policy.kind is {kind}, and the configuration does not say which")]
+    NoModel {
+        /// Which kind.
+        kind: &'static str,
+    },
     /// The listener has no address.
     #[error("the listener has no address")]
     Listener(#[source] std::io::Error),
@@ -158,14 +162,18 @@ pub async fn run(
 
 /// Makes the policy; a checkpoint is loaded on a thread that may take its time.
 async fn policy(config: &PolicyConfig) -> Result<Arc<dyn Policy>, WorkerError> {
-    Ok(match (config.choice, &config.model) {
-        (PolicyChoice::Scripted, _) => Arc::new(Scripted),
-        (PolicyChoice::Random, _) => Arc::new(Random),
-        (PolicyChoice::Model, None) => return Err(WorkerError::NoModel),
-        (PolicyChoice::Model, Some(model)) => {
-            let (model, session) = (model.clone(), config.session.clone());
+    Ok(match config.choice {
+        PolicyChoice::Scripted => Arc::new(Scripted),
+        PolicyChoice::Random => Arc::new(Random),
+        PolicyChoice::Model => {
+            let model = config.model.clone().ok_or(WorkerError::NoModel { kind: "model" })?;
+            let session = config.session.clone();
             let loading = tokio::task::spawn_blocking(move || Model::open(&model, &session));
             Arc::new(loading.await.map_err(WorkerError::Loading)??)
+        }
+        PolicyChoice::Openai => {
+            let remote = config.remote.clone().ok_or(WorkerError::NoModel { kind: "openai" })?;
+            Arc::new(Remote::new(remote))
         }
     })
 }

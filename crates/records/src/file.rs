@@ -20,7 +20,7 @@ use sha2::{Digest, Sha256};
 
 use crate::cell::{Cell, fits};
 use crate::schema::{hex, key};
-use crate::{RecordsError, ShardStage, Table, encoding};
+use crate::{RecordsError, ShardStage, Table, encoding, gap};
 
 /// A file of the data set as the manifest lists it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,6 +66,8 @@ pub(crate) struct TableWriter {
     writer: ArrowWriter<HashedFile>,
     rows: u64,
     row_group_bytes: usize,
+    /// Gaps of its tokens that were scored again.
+    gaps: Vec<f64>,
 }
 
 /// Writes through to a file and hashes what it wrote.
@@ -96,7 +98,8 @@ impl TableWriter {
             encoding::properties(table, plan.row_group_bytes, plan.compression_level, origin(plan, table))
                 .and_then(|properties| ArrowWriter::try_new(hashed, table.schema(), Some(properties)))
                 .map_err(parquet_error("begin", &temp.0))?;
-        Ok(Self { table, name, dir, temp, writer, rows: 0, row_group_bytes: plan.row_group_bytes })
+        let (rows, gaps, row_group_bytes) = (0, Vec::new(), plan.row_group_bytes);
+        Ok(Self { table, name, dir, temp, writer, rows, row_group_bytes, gaps })
     }
 
     /// Adds rows that belong together: they begin a new row group rather than be cut by the end of this one.
@@ -120,6 +123,11 @@ impl TableWriter {
         self.writer.write(batch).map_err(parquet_error("write", &self.temp.0))
     }
 
+    /// Tokens of its rows were scored again, and their log-probs lie so far off.
+    pub(crate) fn add_gaps(&mut self, gaps: impl IntoIterator<Item = f64>) {
+        self.gaps.extend(gaps);
+    }
+
     /// Bytes so far, the row group in progress included.
     pub(crate) fn bytes(&self) -> u64 {
         (self.writer.bytes_written() + self.writer.in_progress_size()) as u64
@@ -131,6 +139,9 @@ impl TableWriter {
         reached: &mut dyn FnMut(Table, ShardStage),
     ) -> Result<WrittenFile, RecordsError> {
         let temp = &self.temp.0;
+        if let Some((key, value)) = gap::footer(&self.gaps) {
+            self.writer.append_key_value_metadata(KeyValue::new(key.to_owned(), value));
+        }
         reached(self.table, ShardStage::TempWritten);
         self.writer.finish().map_err(parquet_error("close the footer of", temp))?;
         reached(self.table, ShardStage::FooterClosed);

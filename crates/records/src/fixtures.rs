@@ -227,6 +227,7 @@ impl Plot {
                 state_version_min: version,
                 tokens: has_tokens.then(|| talk.turn(step)),
                 engine: engine(has_tokens),
+                scored_again: Vec::new(),
             },
             timing,
             observed_at_micros: STARTED + i64::from(step) * 100_000,

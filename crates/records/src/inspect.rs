@@ -8,8 +8,9 @@ use serde::Serialize;
 
 use crate::cell::columns;
 use crate::file::{TableFile, Trust};
+use crate::gap::{self, Gap};
 use crate::read::DataSet;
-use crate::schema::TrajectoryTiming;
+use crate::schema::{TrajectoryTiming, key};
 use crate::{RecordsError, Table};
 
 /// Figures over a whole data set.
@@ -37,6 +38,18 @@ pub struct Summary {
     pub gpu_micros: u64,
     /// Where the trajectories' time went, largest first.
     pub timing: Vec<TimeLine>,
+    /// For each file of steps of which tokens were scored again by the prefill path, how far their log-probs lie from the recorded ones.
+    pub prefill_gaps: Vec<ShardGap>,
+}
+
+/// The gap of a file.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ShardGap {
+    /// The file, below `data/`.
+    pub path: String,
+    /// Recorded log-probs minus those of the prefill path.
+    #[serde(flatten)]
+    pub gap: Gap,
 }
 
 /// Size of a table.
@@ -147,7 +160,12 @@ pub fn inspect(dir: &Path) -> Result<Summary, RecordsError> {
             batch?.iter().for_each(|row| sums.add(row));
         }
     }
-    Ok(sums.summary(&set))
+    let mut summary = sums.summary(&set);
+    for file in set.snapshot().files(Table::Steps) {
+        let said = set.file(file, Trust::Length)?.origin(key::PREFILL_GAP).and_then(gap::gap);
+        summary.prefill_gaps.extend(said.map(|gap| ShardGap { path: file.path.clone(), gap }));
+    }
+    Ok(summary)
 }
 
 impl Sums {
@@ -187,6 +205,7 @@ impl Sums {
             policy_versions: self.policy_versions,
             gpu_micros: self.gpu_micros,
             timing: time_lines(&self.micros),
+            prefill_gaps: Vec::new(),
         }
     }
 }

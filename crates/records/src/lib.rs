@@ -12,6 +12,7 @@ mod file;
 mod find;
 #[doc(hidden)]
 pub mod fixtures;
+mod gap;
 mod inspect;
 mod kept;
 mod manifest;
@@ -27,10 +28,13 @@ mod verify;
 pub use config::{RecordsConfig, RecordsFile};
 pub use error::RecordsError;
 pub use evaluate::{
-    Attempt, By, Evaluation, EvaluationLine, PassAtK, Policy, Question, Verdict, evaluate, figures, VersionLine};
+    Attempt, By, Evaluation, EvaluationLine, PassAtK, Policy, Question, Verdict, VersionLine, evaluate,
+    figures,
+};
 pub use file::{ShardPlan, WrittenFile};
 pub use find::Found;
-pub use inspect::{EndLine, RewardLine, Summary, TableFigures, TimeLine, inspect};
+pub use gap::Gap;
+pub use inspect::{EndLine, RewardLine, ShardGap, Summary, TableFigures, TimeLine, inspect};
 pub use kept::{KeptLine, KeptReport, kept};
 pub use manifest::{Commit, Committed, Draft, Manifest, Op, Snapshot, Txn};
 pub use pixels::Picture;

@@ -418,6 +418,7 @@ impl EngineCell {
             queue_micros: elapsed(self.queue_micros),
             service_micros: elapsed(self.service_micros),
             gpu_micros: elapsed(self.gpu_micros),
+            cost_usd: None,
         })
     }
 }
@@ -598,6 +599,7 @@ impl StepRow {
             state_version_min: self.state_version_min.map(PolicyVersion),
             tokens: self.tokens()?,
             engine: self.engine.noun()?,
+            scored_again: Vec::new(),
         };
         let record = StepRecord {
             step: self.step.cast_unsigned(),

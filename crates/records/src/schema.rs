@@ -48,6 +48,7 @@ pub(crate) mod key {
     pub(crate) const SHARD_ID: &str = "furrow.shard_id";
     pub(crate) const RUN_ID: &str = "furrow.run_id";
     pub(crate) const JOB: &str = "furrow.job";
+    pub(crate) const PREFILL_GAP: &str = "furrow.prefill_gap";
 }
 
 columns! {

@@ -151,7 +151,9 @@ impl ShardWriter {
             let (part, bytes) = leading(rest, cap);
             let place = |(index, step)| StepRow::new(trajectory, step, rest.len() == index + 1);
             let rows = part.iter().enumerate().map(place).collect::<Result<Vec<_>, _>>();
-            self.file(table)?.add(rows.map_err(unwritable(trajectory))?, bytes)?;
+            let file = self.file(table)?;
+            file.add(rows.map_err(unwritable(trajectory))?, bytes)?;
+            file.add_gaps(part.iter().flat_map(StepRecord::prefill_gaps));
             rest = &rest[part.len()..];
         }
         Ok(())

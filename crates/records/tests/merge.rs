@@ -4,12 +4,14 @@ mod common;
 
 use std::time::Duration;
 
-use common::{open, publish_group};
+use common::{open, publish, publish_group, write};
+use furrow_records::fixtures::Plot;
 use furrow_records::merge::{self, MergePlan};
 use furrow_records::{
-    Committed, DataSet, Draft, Op, RecordsConfig, RecordsError, RecordsFile, ShardPlan, Table, fixtures,
-    verify,
+    Committed, DataSet, Draft, Op, RecordsConfig, RecordsError, RecordsFile, ShardGap, ShardPlan, Table,
+    fixtures, inspect, verify,
 };
+use furrow_rollout::ScoredAgain;
 use futures::executor::block_on;
 
 fn config(merge_below_bytes: u64, merge_files_min: u32) -> RecordsConfig {
@@ -103,4 +105,52 @@ fn files_of_different_jobs_stay_apart() {
     let shard = fixtures::plan(dir.path(), "m");
     check(ShardPlan { job_toml: "other".into(), ..shard.clone() }, "different jobs");
     check(ShardPlan { run_id: furrow_rollout::Id::new("other").unwrap(), ..shard }, "different runs");
+}
+
+/// What was scored again is told in the footer of its file, and of merged files together.
+#[test]
+fn gaps_of_the_prefill_path_add_up() {
+    let dir = tempfile::tempdir().unwrap();
+    // Two shards whose first two steps lie off by so much.
+    for (shard, group, gaps) in [("a", 0, [0.5, -0.25]), ("b", 1, [1.0, 0.0])] {
+        let (record, mut steps) = Plot { group, group_size: 1, ..Plot::default() }.trajectory();
+        for (step, gap) in steps.iter_mut().zip(gaps) {
+            let recorded = step.trace.tokens.as_ref().unwrap().logprobs.clone().unwrap();
+            let drawn = recorded.iter().position(Option::is_some).unwrap();
+            let logprob = (f64::from(recorded[drawn].unwrap()) - gap) as f32;
+            step.trace.scored_again = vec![ScoredAgain { token: drawn as u32, logprob }];
+        }
+        let groups = [fixtures::group(std::slice::from_ref(&record))];
+        let files = write(dir.path(), shard, &[(record, steps)], &groups, &[]);
+        publish(dir.path(), shard, files);
+    }
+    drop(publish_group(dir.path(), 2, 1));
+    let told = || -> Vec<(String, usize, f64, f64)> {
+        let row = |row: &ShardGap| (row.path.clone(), row.gap.tokens, row.gap.mean_abs, row.gap.max);
+        inspect(dir.path()).unwrap().prefill_gaps.iter().map(row).collect()
+    };
+    let near = |got: f64, want: f64| assert!((got - want).abs() < 1e-6, "{got}, not {want}");
+    let [a, b] = &told()[..] else { panic!("{:?}", told()) };
+    assert_eq!((&*a.0, a.1, &*b.0, b.1), ("steps/a.parquet", 2, "steps/b.parquet", 2));
+    near(a.2, 0.375);
+    near(a.3, 0.5);
+    near(b.3, 1.0);
+    let mut manifest = open(dir.path());
+    let plans = merge::plan(manifest.snapshot(), &config(1 << 20, 3));
+    let plan = plans.iter().find(|plan| plan.table == Table::Steps).unwrap();
+    let shard = fixtures::plan(dir.path(), "merged");
+    let merged = merge::merge(&shard, plan, |_, _| {}).unwrap();
+    let removed = plan.parts.iter().map(|part| part.path.clone()).collect();
+    let now = fixtures::STARTED + 60_000_000;
+    let draft = Draft {
+        op: Op::Replace,
+        removed,
+        ..Draft::append(vec![merged], shard.run_id, 1, shard.shard_id, now)
+    };
+    block_on(manifest.commit(&draft)).unwrap();
+    let [whole] = &told()[..] else { panic!("{:?}", told()) };
+    assert_eq!((&*whole.0, whole.1), ("steps/merged.parquet", 4));
+    near(whole.2, (0.5 + 0.25 + 1.0) / 4.0);
+    near(whole.3, 1.0);
+    assert!(verify(dir.path()).unwrap().is_sound());
 }

@@ -33,7 +33,8 @@ pub use step::{Outcome, OutcomeName, StepRecord};
 pub use task::{Clock, Hint, ObservationSpec, PageHooks, Split, Task};
 pub use timing::{Cause, TimeSplit};
 pub use trace::{
-    Engine, FinishReason, ImageSpan, PolicyKind, PolicyVersion, StateOrigin, TokenTrace, Trace, token_hash,
+    Engine, FinishReason, ImageSpan, PolicyKind, PolicyVersion, ScoredAgain, StateOrigin, TokenTrace, Trace,
+    token_hash,
 };
 pub use trajectory::{
     Ancestry, Assignment, End, Ending, EnvironmentFingerprint, Fault, Hashes, Status, TrajectoryRecord,

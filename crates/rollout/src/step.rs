@@ -116,6 +116,13 @@ impl OutcomeName {
     }
 }
 
+impl StepRecord {
+    /// Recorded log-probs minus those of the prefill path, in nats, of the tokens that were scored again.
+    pub fn prefill_gaps(&self) -> impl Iterator<Item = f64> {
+        self.trace.prefill_gaps()
+    }
+}
+
 impl Outcome {
     /// An outcome whose name says it all.
     pub fn named(name: OutcomeName) -> Self {

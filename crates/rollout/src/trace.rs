@@ -126,6 +126,8 @@ pub struct Engine {
     pub service_micros: u64,
     /// Share of the device's time.
     pub gpu_micros: u64,
+    /// What an endpoint was paid, US dollars, where its prices are known. Summed up in the trajectory's row.
+    pub cost_usd: Option<f64>,
 }
 
 /// The policy's account of one step.
@@ -141,6 +143,29 @@ pub struct Trace {
     pub tokens: Option<TokenTrace>,
     /// What the engine did.
     pub engine: Engine,
+    /// Tokens of the response that were scored again by the prefill path. No column: a file of steps sums them up in its footer.
+    pub scored_again: Vec<ScoredAgain>,
+}
+
+/// A token that was scored again.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ScoredAgain {
+    /// Index in the response.
+    pub token: u32,
+    /// Its log-prob by the prefill path, whole vocabulary.
+    pub logprob: f32,
+}
+
+impl Trace {
+    /// Recorded log-probs minus those of the prefill path, in nats, of the tokens that were scored again.
+    pub fn prefill_gaps(&self) -> impl Iterator<Item = f64> {
+        let logprobs = self.tokens.as_ref().and_then(|tokens| tokens.logprobs.as_ref());
+        let gap = move |scored: &ScoredAgain| {
+            let recorded = logprobs?.get(scored.token as usize).copied().flatten()?;
+            Some(f64::from(recorded) - f64::from(scored.logprob))
+        };
+        self.scored_again.iter().filter_map(gap)
+    }
 }
 
 /// First 16 bytes of SHA-256 over ids as u32 little-endian, each image run followed by its `rgb_sha256`.

@@ -220,8 +220,28 @@ figures! {
     replies_repeated: Counter = "policy/replies_repeated" in Count;
     /// From an observation read to its reply sent.
     service_micros: Histogram = "policy/service_micros" in Micros;
+    /// Tokens that were scored again by the prefill path.
+    scored_again: Counter = "policy/scored_again" in Count;
+    /// How far their log-probs lie from the recorded ones, in millionths of a nat.
+    prefill_gap: Histogram = "policy/prefill_gap_millionths" in Count;
     /// Where the device's time went; the parts add up to the time the engine ran.
     device_micros: Counter by DeviceUse = "policy/device_micros" in Micros;
+
+    // The endpoint behind the `openai` policy.
+    /// Replies of the endpoint.
+    remote_replies: Counter = "remote/replies" in Count;
+    /// Replies it gave to no attempt.
+    remote_failures: Counter = "remote/failures" in Count;
+    /// Attempts beyond the first.
+    remote_retries: Counter = "remote/retries" in Count;
+    /// Tokens of prompts, as it counts them.
+    remote_prompt_tokens: Counter = "remote/prompt_tokens" in Count;
+    /// Tokens of replies, as it counts them.
+    remote_completion_tokens: Counter = "remote/completion_tokens" in Count;
+    /// What it cost in millionths of a US dollar, where prices are known.
+    remote_cost: Counter = "remote/cost_usd_millionths" in Count;
+    /// From the wish to ask to the reply.
+    remote_micros: Histogram = "remote/reply_micros" in Micros;
 
     // The process, and with it everything it started: browsers are most of a worker.
     /// CPU time of this process.
@@ -339,6 +359,12 @@ event_names! {
     REPLY_SENT = "reply.sent";
     /// A reply was sent again.
     REPLY_REPEATED = "reply.repeated";
+    /// Tokens of a step were scored again by the prefill path.
+    TOKENS_SCORED_AGAIN = "tokens.scored_again";
+    /// A model behind an endpoint gave a reply.
+    REMOTE_ANSWERED = "remote.answered";
+    /// It gave none.
+    REMOTE_FAILED = "remote.failed";
     /// A process stops admitting work.
     DRAINING = "process.draining";
     /// A process has finished or handed back what it had in hand.

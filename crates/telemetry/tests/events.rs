@@ -241,6 +241,25 @@ fn what_the_coordinator_says(reader: &mut Reader) {
     };
     let equal = GroupStatistics { mean: 1.0, std: 0.0, zero_variance: true };
     reader.check(
+        || EvaluationBegun { version: 4, problems: 3 }.emit(),
+        "INFO",
+        json!({"event": "evaluation.begun", "version": 4, "problems": 3}),
+        &[],
+    );
+    let ended = |cut| EvaluationEnded { version: 4, problems: 3, drawn: 2, scored: 4, succeeded: 1, cut };
+    reader.check(
+        || ended(None).emit(),
+        "INFO",
+        json!({"event": "evaluation.ended", "version": 4, "problems": 3, "scored": 4, "succeeded": 1, "success": 0.25}),
+        &[("eval/evaluations", 1), ("eval/scored", 4), ("eval/successes", 1), ("eval/version", 4)],
+    );
+    reader.check(
+        || ended(Some("newer weights waited")).emit(),
+        "WARN",
+        json!({"event": "evaluation.ended", "version": 4, "problems": 3, "drawn": 2, "scored": 4, "succeeded": 1, "success": 0.25, "why": "newer weights waited"}),
+        &[("eval/cut", 1), ("eval/evaluations", 1)],
+    );
+    reader.check(
         || GroupClosed { group: &group(4, Some(equal)) }.emit(),
         "INFO",
         json!({"event": "group.closed", "run_id": run_id, "group_id": "r-g000003", "planned": 4, "valid": 4,
@@ -441,6 +460,31 @@ fn what_an_environment_worker_says(reader: &mut Reader) {
 fn what_a_policy_worker_says(reader: &mut Reader) {
     let Ancestry { trajectory_id, .. } = &ancestry();
     let id = trajectory_id.as_str();
+    reader.check(
+        || TokensScoredAgain { gaps: &[0.25, -0.5] }.emit(),
+        "DEBUG",
+        json!({"event": "tokens.scored_again", "tokens": 2, "max_abs": 0.5}),
+        &[("policy/prefill_gap_millionths", 2), ("policy/scored_again", 2)],
+    );
+    reader.check(
+        || RemoteAnswered { prompt_tokens: 900, completion_tokens: 30, attempts: 3, micros: 7, cost_usd: Some(0.25) }.emit(),
+        "DEBUG",
+        json!({"event": "remote.answered", "prompt_tokens": 900, "completion_tokens": 30, "attempts": 3, "micros": 7, "cost_usd": 0.25}),
+        &[
+            ("remote/completion_tokens", 30),
+            ("remote/cost_usd_millionths", 250_000),
+            ("remote/prompt_tokens", 900),
+            ("remote/replies", 1),
+            ("remote/reply_micros", 1),
+            ("remote/retries", 2),
+        ],
+    );
+    reader.check(
+        || RemoteFailed { step: 2, reason: "away" }.emit(),
+        "WARN",
+        json!({"event": "remote.failed", "step": 2, "reason": "away"}),
+        &[("remote/failures", 1)],
+    );
     reader.check(
         || SessionOpened { trajectory_id, worker: "p1", policy_kind: PolicyKind::Random }.emit(),
         "INFO",

@@ -58,6 +58,26 @@ pub fn reply(text: &str) -> String {
     )
 }
 
+/// Token ids of the prompt, those of the reply and its log-probs, as servers offer them.
+pub type Offered<'a> = (&'a [u32], &'a [u32], &'a [f32]);
+
+/// A reply of the protocol with any text, and with tokens in vLLM's words where they are offered.
+pub fn completion(text: &str, offered: Option<Offered<'_>>) -> String {
+    let quoted = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let (prompt, choice) = offered.map_or_else(Default::default, |(prompt, ids, logprobs)| {
+        let content: Vec<String> =
+            logprobs.iter().map(|logprob| format!(r#"{{"token":"x","logprob":{logprob}}}"#)).collect();
+        let content = content.join(",");
+        (
+            format!(r#""prompt_token_ids":{prompt:?},"#),
+            format!(r#","token_ids":{ids:?},"logprobs":{{"content":[{content}]}}"#),
+        )
+    });
+    format!(
+        r#"{{"id":"x","object":"chat.completion",{prompt}"choices":[{{"index":0,"message":{{"role":"assistant","content":"{quoted}"}},"finish_reason":"stop"{choice}}}],"usage":{{"prompt_tokens":1200,"completion_tokens":30,"total_tokens":1230,"prompt_tokens_details":{{"cached_tokens":200}}}}}}"#
+    )
+}
+
 impl StandIn {
     /// Begins to listen on a free port of loopback.
     pub fn start(deeds: Vec<Deed>) -> std::io::Result<Self> {

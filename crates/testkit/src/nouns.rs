@@ -124,6 +124,7 @@ pub fn engine(
             queue_micros,
             service_micros,
             gpu_micros,
+            cost_usd: None,
         }
     })
 }
@@ -141,6 +142,7 @@ pub fn trace(
             state_version_min,
             tokens,
             engine,
+            scored_again: Vec::new(),
         },
     )
 }

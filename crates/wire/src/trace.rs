@@ -1,7 +1,7 @@
 //! The policy's account of a step.
 
 use furrow_rollout::{
-    Engine, FinishReason, ImageSpan, PolicyKind, PolicyVersion, StateOrigin, TokenTrace, Trace,
+    Engine, FinishReason, ImageSpan, PolicyKind, PolicyVersion, ScoredAgain, StateOrigin, TokenTrace, Trace,
 };
 use prost::Message;
 
@@ -35,6 +35,7 @@ fn trace_from(message: v1::Trace) -> Result<Trace, WireError> {
         state_version_min: message.state_version_min.map(PolicyVersion),
         tokens: message.tokens.map(tokens_from).transpose()?,
         engine: engine_from(message.engine.unwrap_or_default())?,
+        scored_again: scored_again_from(message.scored_again)?,
     })
 }
 
@@ -45,7 +46,21 @@ fn trace_into(noun: &Trace) -> v1::Trace {
         state_version_min: noun.state_version_min.map(|version| version.0),
         tokens: noun.tokens.as_ref().map(tokens_into),
         engine: Some(engine_into(&noun.engine)),
+        scored_again: noun
+            .scored_again
+            .iter()
+            .map(|scored| v1::ScoredAgain { token: scored.token, logprob: scored.logprob })
+            .collect(),
     }
+}
+
+fn scored_again_from(messages: Vec<v1::ScoredAgain>) -> Result<Vec<ScoredAgain>, WireError> {
+    cap(messages.len(), TOKENS_MAX, "trace.scored_again")?;
+    let read = |message: v1::ScoredAgain| {
+        let logprob = finite(message.logprob, "trace.scored_again.logprob")?;
+        Ok(ScoredAgain { token: message.token, logprob })
+    };
+    messages.into_iter().map(read).collect()
 }
 
 fn tokens_from(message: v1::TokenTrace) -> Result<TokenTrace, WireError> {
@@ -179,6 +194,7 @@ fn engine_from(message: v1::Engine) -> Result<Engine, WireError> {
         queue_micros: message.queue_micros,
         service_micros: message.service_micros,
         gpu_micros: message.gpu_micros,
+        cost_usd: message.cost_usd.filter(|cost| cost.is_finite()),
     })
 }
 
@@ -194,5 +210,6 @@ fn engine_into(noun: &Engine) -> v1::Engine {
         queue_micros: noun.queue_micros,
         service_micros: noun.service_micros,
         gpu_micros: noun.gpu_micros,
+        cost_usd: noun.cost_usd,
     }
 }

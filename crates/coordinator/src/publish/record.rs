@@ -1,8 +1,8 @@
 //! Puts a trajectory's row together: the ledger and the job know how it was lent and scored, the spool knows what happened.
 
 use furrow_rollout::{
-    Ancestry, Ending, EnvironmentFingerprint, Hashes, PolicyKind, SessionSpec, Status, StepRecord, Task,
-    TimeSplit, TokenTrace, TrajectoryRecord,
+    Ancestry, Ending, Engine, EnvironmentFingerprint, Hashes, PolicyKind, SessionSpec, Status, StepRecord,
+    Task, TimeSplit, TokenTrace, TrajectoryRecord,
 };
 
 use super::PublishError;
@@ -83,7 +83,13 @@ impl TrajectoryFacts {
 
     fn record(&self, steps: &[StepRecord], ending: Option<Ending>) -> TrajectoryRecord {
         let tokens = || steps.iter().filter_map(|step| step.trace.tokens.as_ref());
-        let sum = |count: fn(&TokenTrace) -> usize| tokens().map(|tokens| count(tokens) as u64).sum();
+        let sum = |count: fn(&TokenTrace) -> usize| tokens().map(|tokens| count(tokens) as u64).sum::<u64>();
+        // Of an endpoint that tells no ids its own counts are all there is.
+        let untold =
+            || steps.iter().filter(|step| step.trace.tokens.is_none()).map(|step| &step.trace.engine);
+        let prompt = |engine: &Engine| u64::from(engine.prefill_tokens) + u64::from(engine.reused_tokens);
+        let costs = steps.iter().filter_map(|step| step.trace.engine.cost_usd);
+        let cost_usd = costs.chain(self.cost_usd).reduce(|sum, cost| sum + cost);
         TrajectoryRecord {
             ancestry: self.ancestry.clone(),
             task: self.task.clone(),
@@ -101,10 +107,11 @@ impl TrajectoryFacts {
             queue_micros: self.queue_micros,
             score_micros: self.verdict.as_ref().map_or(0, |verdict| verdict.micros),
             gpu_micros: steps.iter().map(|step| step.trace.engine.gpu_micros).sum(),
-            prompt_tokens: sum(|tokens| tokens.prompt_token_ids.len()),
-            response_tokens: sum(|tokens| tokens.response_token_ids.len()),
+            prompt_tokens: sum(|tokens| tokens.prompt_token_ids.len()) + untold().map(prompt).sum::<u64>(),
+            response_tokens: sum(|tokens| tokens.response_token_ids.len())
+                + untold().map(|engine| u64::from(engine.decode_steps)).sum::<u64>(),
             invalid_actions: steps.iter().filter(|step| step.reply.action.is_err()).count() as u32,
-            cost_usd: self.cost_usd,
+            cost_usd,
             started_at_micros: self.started_at_micros,
             ended_at_micros: self.ended.at_micros,
         }

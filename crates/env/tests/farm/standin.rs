@@ -487,6 +487,7 @@ pub fn trace(step: u32) -> Trace {
         state_version_min: None,
         tokens: None,
         engine,
+        scored_again: Vec::new(),
     }
 }
 

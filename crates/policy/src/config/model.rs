@@ -55,6 +55,15 @@ pub struct EngineFile {
     pub parked_bytes: u64,
 }
 
+/// `[policy.audit]` as written.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AuditFile {
+    /// Share of the tokens that `model` draws which are scored again by the prefill path, one step at a time; 0: none. Each costs the
+    /// prefill of its session, and holds up the reply it belongs to.
+    pub share: f64,
+}
+
 /// `[policy.weights]` as written: how published weights take over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -133,6 +142,8 @@ pub struct ModelConfig {
     pub constrain: Option<Caps>,
     /// What stands in place of the checkpoint's layout.
     pub template: LayoutFile,
+    /// Share of drawn tokens that are scored again by the prefill path, 0 to 1.
+    pub audit_share: f64,
 }
 
 impl Default for EngineFile {
@@ -303,6 +314,7 @@ pub(super) fn check(
     constrain: &ConstrainFile,
     template: &LayoutFile,
     weights: &WeightsFile,
+    audit: &AuditFile,
 ) -> Result<ModelConfig, Vec<String>> {
     let mut wrong = engine.check();
     let swaps = weights.check(&engine.backend).unwrap_or_else(|problems| {
@@ -316,6 +328,9 @@ pub(super) fn check(
             "policy.checkpoint: {} holds no config.json; name the directory of a checkpoint (`furrow checkpoint init` writes a random one)",
             checkpoint.display()
         ));
+    }
+    if !(0.0..=1.0).contains(&audit.share) {
+        wrong.push(format!("policy.audit.share: {}; use 0 to 1 (0 scores nothing again)", audit.share));
     }
     let stage = weights.stage(&mut wrong);
     let mut word = |key: &str, value: &str, right: &str| {
@@ -368,5 +383,6 @@ pub(super) fn check(
         swaps,
         constrain: constrain.caps(),
         template: template.clone(),
+        audit_share: audit.share,
     })
 }

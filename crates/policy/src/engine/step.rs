@@ -300,6 +300,7 @@ impl Tally {
             queue_micros: self.queue_micros.unwrap_or_default(),
             service_micros: 0,
             gpu_micros: self.device_micros as u64,
+            cost_usd: None,
         }
     }
 }

@@ -21,6 +21,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 
+use super::audit::Audit;
 use super::weights::Loader;
 use super::{InUse, Model, Shared};
 use crate::config::{BackendChoice, ModelConfig};
@@ -152,7 +153,9 @@ impl Model {
         drop((checkpoint, team));
         let (bin, mut retired) = mpsc::channel(RETIRED_MAX);
         let engine = Engine::new(backend, settings)?.retiring_to(bin);
-        let places = engine.places_max();
+        let audit = Audit::of(config.audit_share);
+        // An audit is a session, too, and must not take the place of one that was promised.
+        let places = (engine.places_max() - u32::from(audit.is_some())).max(1);
         let (events, receiver) = mpsc::channel(EVENTS_MAX);
         let running = std::thread::Builder::new().name("furrow-engine".into());
         let engine = running.spawn(move || drop(engine.run(receiver))).map_err(ModelError::Thread)?;
@@ -179,6 +182,7 @@ impl Model {
                 BackendChoice::Cuda(..) => Replay::AtOnce,
             },
             on_swap: config.swaps.on_swap,
+            audit,
             in_use: Mutex::new(InUse { version, weights_sha256: named.weights }),
             template,
         };

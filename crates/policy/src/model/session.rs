@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use furrow_rollout::{ContextPolicy, Outcome, PolicyKind, PolicyVersion, Reply as Said, Screenshot, Trace};
+use furrow_model::sample::Allowed;
+use furrow_rollout::{
+    ContextPolicy, Outcome, PolicyKind, PolicyVersion, Reply as Said, Sampling, Screenshot, TokenTrace, Trace,
+};
 use furrow_wire::{Opening, PastStep};
 use tokio::sync::oneshot;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -89,9 +92,14 @@ impl ModelSession {
         Ok(())
     }
 
-    /// Whether its steps may have to be read again.
+    /// Whether its steps may have to be read again by newer weights.
     fn remembers(&self) -> bool {
         self.shared.on_swap == OnSwap::Rebuild && self.keep() != ContextPolicy::Fresh
+    }
+
+    /// Whether its steps may have to be read again at all.
+    fn keeps_past(&self) -> bool {
+        self.remembers() || self.shared.audit.is_some()
     }
 
     fn keep(&self) -> ContextPolicy {
@@ -163,6 +171,7 @@ impl ModelSession {
             state_version_min: Some(reply.state_version_min),
             engine: reply.engine.clone(),
             tokens: Some(token_trace(shown.prompt, reply, commit)),
+            scored_again: Vec::new(),
         })
     }
 
@@ -171,6 +180,80 @@ impl ModelSession {
         let text = self.shared.template.tokenizer().decode(response);
         let text = text.rsplit_once("</think>").map_or(text.as_str(), |(_, action)| action);
         grammar::parse(&self.opening.session.grammar, text, Seen::from(turn.observation))
+    }
+}
+
+/// Steps that were acted before.
+impl ModelSession {
+    /// The tokens of a step, where this model can run them.
+    fn tokens_of<'a>(&self, past: &'a PastStep) -> Result<&'a TokenTrace, PolicyError> {
+        let wrong = |why: String| PolicyError::Past { step: past.step, why };
+        let Some(tokens) = &past.trace.tokens else {
+            return Err(wrong("its trace has no tokens: another policy acted it".into()));
+        };
+        let placeholder = self.shared.vision.image_token;
+        let known = |id: &&u32| (**id as usize) < self.shared.embedding_rows || **id == placeholder;
+        let mut ids = tokens.prompt_token_ids.iter().chain(&tokens.response_token_ids);
+        if let Some(stranger) = ids.find(|id| !known(id)) {
+            return Err(wrong(format!("token id {stranger} is none of this model's")));
+        }
+        if tokens.response_mask.len() != tokens.response_token_ids.len() {
+            return Err(wrong("response_mask has another length than response_token_ids".into()));
+        }
+        Ok(tokens)
+    }
+
+    /// The picture of a step, where it is shown again.
+    async fn picture_of(
+        &self,
+        past: &PastStep,
+        tokens: &TokenTrace,
+        is_seen: bool,
+    ) -> Result<Option<Arc<Picture>>, PolicyError> {
+        if !is_seen {
+            return Ok(None);
+        }
+        let picture = self.picture(past.step, &past.screenshot).await?;
+        match tokens.image_spans.last() {
+            Some(span) if span.blob_sha256 != picture.blob_sha256 || span.token_len != picture.rows() => {
+                let why = "its screenshot is not the one that its trace tells of".into();
+                Err(PolicyError::Past { step: past.step, why })
+            }
+            _ => Ok(Some(picture)),
+        }
+    }
+
+    /// Log-probs of tokens of the next step's response by the prefill path: each is the only one left to draw, behind a prompt that
+    /// holds the response up to it. Nothing of the step is kept.
+    pub async fn score(&mut self, past: &PastStep, places: &[usize]) -> Result<Vec<f32>, PolicyError> {
+        self.in_order(past.step)?;
+        let tokens = self.tokens_of(past)?;
+        let picture = self.picture_of(past, tokens, true).await?;
+        let shown = self.conversation.shown_before(past.step, tokens, picture, self.shared.marks);
+        let wrong = |why: String| PolicyError::Past { step: past.step, why };
+        let (mut kept, prompt) = shown.map_err(|why| wrong(why.to_string()))?;
+        let sampling = Sampling { max_tokens: 1, ..self.opening.session.sampling.clone() };
+        let stop = self.shared.template.stop();
+        let mut logprobs = Vec::with_capacity(places.len());
+        for place in places {
+            let (Some(id), Some(before)) =
+                (tokens.response_token_ids.get(*place), tokens.response_token_ids.get(..*place))
+            else {
+                return Err(wrong(format!("its response has no token {place}")));
+            };
+            let mut only = Allowed::new(self.shared.vocabulary);
+            only.insert(*id);
+            let mut stretch = prompt.clone();
+            stretch.ids.extend(before);
+            let response =
+                Response::new(&sampling, &self.stream, past.step, stop, None).among(&Arc::new(only));
+            // The token and the stop behind it, which is appended and not run.
+            let ask = Ask { prompt: stretch, stays: false, response, tokens_max: 2 };
+            let reply = self.engine_step(std::mem::take(&mut kept), Some(Box::new(ask))).await?;
+            let drawn = reply.columns.logprobs.first().copied().flatten();
+            logprobs.push(drawn.ok_or_else(|| wrong(format!("its token {place} was not drawn")))?);
+        }
+        Ok(logprobs)
     }
 }
 
@@ -187,27 +270,9 @@ impl Session for ModelSession {
         let step = past.step;
         self.in_order(step)?;
         let wrong = |why: String| PolicyError::Past { step, why };
-        let Some(tokens) = &past.trace.tokens else {
-            return Err(wrong("its trace has no tokens: another policy acted it".into()));
-        };
-        let placeholder = self.shared.vision.image_token;
-        let known = |id: &&u32| (**id as usize) < self.shared.embedding_rows || **id == placeholder;
-        let mut ids = tokens.prompt_token_ids.iter().chain(&tokens.response_token_ids);
-        if let Some(stranger) = ids.find(|id| !known(id)) {
-            return Err(wrong(format!("token id {stranger} is none of this model's")));
-        }
-        if tokens.response_mask.len() != tokens.response_token_ids.len() {
-            return Err(wrong("response_mask has another length than response_token_ids".into()));
-        }
-        let picture = match is_seen_at(self.keep(), step, self.opening.past_steps) {
-            true => Some(self.picture(step, &past.screenshot).await?),
-            false => None,
-        };
-        if let (Some(picture), Some(span)) = (&picture, tokens.image_spans.last())
-            && (span.blob_sha256 != picture.blob_sha256 || span.token_len != picture.rows())
-        {
-            return Err(wrong("its screenshot is not the one that its trace tells of".into()));
-        }
+        let tokens = self.tokens_of(&past)?;
+        let is_seen = is_seen_at(self.keep(), step, self.opening.past_steps);
+        let picture = self.picture_of(&past, tokens, is_seen).await?;
         if let (Some(last), Some(outcome)) = (self.told.last_mut(), &past.last_outcome) {
             last.outcome = prompt::outcome_text(outcome);
         }
@@ -218,7 +283,7 @@ impl Session for ModelSession {
             self.engine_step(vec![stretch], None).await?;
         }
         self.next = step + 1;
-        if self.remembers() {
+        if self.keeps_past() {
             self.past.push(past);
         }
         Ok(())
@@ -238,11 +303,11 @@ impl Session for ModelSession {
         if self.conversation.tokens_with(&shown) + reply > self.shared.context_tokens_max as usize {
             return Ok(Answer::ContextFull);
         }
-        let trace = self.ask(shown, picture, task_end).await?;
+        let mut trace = self.ask(shown, picture, task_end).await?;
         self.next += 1;
         let response = trace.tokens.as_ref().map_or(&[][..], |tokens| &tokens.response_token_ids);
         let said = self.read(&turn, response);
-        if self.remembers() {
+        if self.keeps_past() {
             self.past.push(PastStep {
                 step: turn.step,
                 screenshot: turn.observation.screenshot.clone(),
@@ -250,6 +315,9 @@ impl Session for ModelSession {
                 reply: said.clone(),
                 trace: trace.clone(),
             });
+        }
+        if let Some(audit) = &self.shared.audit {
+            audit.look(&self.shared, (&self.opening, &self.stream), &self.past, &mut trace).await;
         }
         Ok(Answer::Reply(Box::new((said, trace))))
     }

@@ -407,7 +407,10 @@ impl EvaluationEnded<'_> {
         match cut {
             None => info!(event, version, problems, scored, succeeded, success, "a version is evaluated"),
             Some(why) => {
-                warn!(event, version, problems, drawn, scored, succeeded, success, why, "an evaluation was cut");
+                warn!(
+                    event,
+                    version, problems, drawn, scored, succeeded, success, why, "an evaluation was cut"
+                );
             }
         }
         let figures = figures();

@@ -1,8 +1,9 @@
 //! What a policy worker says.
 
 use furrow_rollout::{Id, PolicyKind, Trajectory};
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
+use super::cut;
 use crate::labels::{Label, SessionEnd};
 use crate::names::{event, figures};
 
@@ -61,6 +62,74 @@ pub struct ReplyRepeated<'a> {
     pub trajectory_id: &'a Id<Trajectory>,
     /// The step.
     pub step: u32,
+}
+
+/// Tokens of a step were scored again by the prefill path.
+#[derive(Debug)]
+pub struct TokensScoredAgain<'a> {
+    /// Recorded log-prob minus the one by the prefill path, nats, one a token.
+    pub gaps: &'a [f64],
+}
+
+impl TokensScoredAgain<'_> {
+    /// Logs and counts.
+    pub fn emit(self) {
+        let max_abs = self.gaps.iter().map(|gap| gap.abs()).fold(0.0, f64::max);
+        let tokens = self.gaps.len();
+        debug!(event = event::TOKENS_SCORED_AGAIN, tokens, max_abs, "tokens were scored again");
+        let figures = figures();
+        figures.scored_again.add(tokens as u64);
+        self.gaps.iter().for_each(|gap| figures.prefill_gap.record((gap.abs() * 1e6).round() as u64));
+    }
+}
+
+/// A model behind an endpoint gave a reply.
+#[derive(Debug)]
+pub struct RemoteAnswered {
+    /// Tokens of the prompt, as the endpoint counts them.
+    pub prompt_tokens: u64,
+    /// Tokens of the reply.
+    pub completion_tokens: u64,
+    /// How often it was asked.
+    pub attempts: u32,
+    /// From the wish to ask, its wait for a place included, to the reply.
+    pub micros: u64,
+    /// What it cost, US dollars, where prices are known.
+    pub cost_usd: Option<f64>,
+}
+
+/// A model behind an endpoint gave no reply, whatever was tried.
+#[derive(Debug)]
+pub struct RemoteFailed<'a> {
+    /// The step.
+    pub step: u32,
+    /// Why.
+    pub reason: &'a str,
+}
+
+impl RemoteAnswered {
+    /// Logs and counts.
+    pub fn emit(self) {
+        let Self { prompt_tokens, completion_tokens, attempts, micros, cost_usd } = self;
+        let event = event::REMOTE_ANSWERED;
+        debug!(event, prompt_tokens, completion_tokens, attempts, micros, cost_usd, "the endpoint answered");
+        let figures = figures();
+        figures.remote_replies.add(1);
+        figures.remote_retries.add(attempts.saturating_sub(1).into());
+        figures.remote_prompt_tokens.add(prompt_tokens);
+        figures.remote_completion_tokens.add(completion_tokens);
+        figures.remote_cost.add((cost_usd.unwrap_or(0.0) * 1e6) as u64);
+        figures.remote_micros.record(micros);
+    }
+}
+
+impl RemoteFailed<'_> {
+    /// Logs and counts.
+    pub fn emit(self) {
+        let Self { step, reason } = self;
+        warn!(event = event::REMOTE_FAILED, step, reason = cut(reason), "the endpoint gave no reply");
+        figures().remote_failures.add(1);
+    }
 }
 
 impl SessionOpened<'_> {

@@ -1,0 +1,246 @@
+//! `[policy.remote]`: whom the `openai` policy asks, and with how much patience.
+
+use std::time::Duration;
+
+use furrow_openai::{ClientConfig, Key};
+use serde::{Deserialize, Serialize};
+use url::Url;
+
+/// `[policy.remote]` as written.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RemoteFile {
+    /// Address below which `/chat/completions` lies, such as `http://127.0.0.1:8000/v1`.
+    pub endpoint: String,
+    /// The model's name there; it must take pictures.
+    pub model: String,
+    /// Environment variable that holds the key, sent as a bearer token; absent: none is sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_env: Option<String>,
+    /// Calls under way at once, over all sessions of a policy worker; others wait.
+    pub calls_max: u32,
+    /// Deadline of one call.
+    pub call_millis: u64,
+    /// Deadline of one reply, its wait for a place and all attempts together.
+    pub deadline_millis: u64,
+    /// Attempts at one reply.
+    pub attempts_max: u32,
+    /// Pause before the second attempt; it doubles with each further one, up to 30 s.
+    pub pause_millis: u64,
+    /// Longest answer of the server; a longer one is not read to its end.
+    pub reply_bytes_max: u64,
+    /// Ask for log-probs.
+    pub logprobs: bool,
+    /// Ask for token ids in vLLM's words; OpenAI's own servers refuse them.
+    pub token_ids: bool,
+    /// Id of a picture's placeholders in the prompts that come back; without it no token ids are recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image_token_id: Option<u32>,
+    /// Price of a million tokens of prompts, US dollars; absent: costs are not counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usd_per_million_prompt_tokens: Option<f64>,
+    /// Price of a million tokens of replies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usd_per_million_completion_tokens: Option<f64>,
+}
+
+/// `[policy.remote]`, checked; the key is not read yet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RemoteConfig {
+    pub(crate) client: ClientConfig,
+    key_env: Option<String>,
+    pub(crate) calls_max: u32,
+    pub(crate) deadline: Duration,
+    pub(crate) logprobs: bool,
+    pub(crate) token_ids: bool,
+    pub(crate) image_token_id: Option<u32>,
+    pub(crate) prices: Option<Prices>,
+}
+
+/// US dollars a token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Prices {
+    pub prompt: f64,
+    pub completion: f64,
+}
+
+impl Default for RemoteFile {
+    fn default() -> Self {
+        Self {
+            endpoint: String::new(),
+            model: String::new(),
+            key_env: None,
+            calls_max: 16,
+            call_millis: 120_000,
+            deadline_millis: 300_000,
+            attempts_max: 6,
+            pause_millis: 500,
+            // Prompt ids of 100,000 tokens are 700 kB of text, log-probs of a reply of 1,000 tokens 200 kB.
+            reply_bytes_max: 8 << 20,
+            logprobs: false,
+            token_ids: false,
+            image_token_id: None,
+            usd_per_million_prompt_tokens: None,
+            usd_per_million_completion_tokens: None,
+        }
+    }
+}
+
+impl RemoteFile {
+    /// Checks every value and names every problem.
+    pub(super) fn check(self) -> Result<RemoteConfig, Vec<String>> {
+        let hour = 3_600_000;
+        let mut wrong: Vec<String> = [
+            // A call waits on a thread of its own, and tokio has 512 for such.
+            range("calls_max", u64::from(self.calls_max), 1, 256),
+            range("call_millis", self.call_millis, 1, hour),
+            range("deadline_millis", self.deadline_millis, 1, hour),
+            range("attempts_max", u64::from(self.attempts_max), 1, 100),
+            range("pause_millis", self.pause_millis, 0, hour),
+            range("reply_bytes_max", self.reply_bytes_max, 1 << 10, 64 << 20),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        let endpoint = endpoint(&self.endpoint);
+        if let Err(why) = &endpoint {
+            wrong.push(why.clone());
+        }
+        if self.model.is_empty() {
+            wrong.push("policy.remote.model: missing; name the model as its server does".into());
+        }
+        let prices = prices(&self, &mut wrong);
+        match endpoint {
+            Ok(endpoint) if wrong.is_empty() => Ok(RemoteConfig {
+                client: ClientConfig {
+                    endpoint,
+                    key: None,
+                    model: self.model,
+                    // Each conversation brings its own.
+                    temperature: 0.0,
+                    max_tokens: 0,
+                    call: Duration::from_millis(self.call_millis),
+                    reply_bytes_max: self.reply_bytes_max,
+                    attempts_max: self.attempts_max,
+                    pause: Duration::from_millis(self.pause_millis),
+                },
+                key_env: self.key_env,
+                calls_max: self.calls_max,
+                deadline: Duration::from_millis(self.deadline_millis),
+                logprobs: self.logprobs,
+                token_ids: self.token_ids,
+                image_token_id: self.image_token_id,
+                prices,
+            }),
+            _ => Err(wrong),
+        }
+    }
+}
+
+impl RemoteConfig {
+    /// Reads the key, so that a worker without it stops before it serves. The error never holds the key.
+    pub fn with_key(mut self) -> Result<Self, String> {
+        let Some(name) = &self.key_env else { return Ok(self) };
+        let key = Key::new(&std::env::var(name).unwrap_or_default());
+        let wrong = format!(
+            "policy.remote.key_env: the environment has no key in {name:?}; export it, or name another"
+        );
+        self.client.key = Some(key.ok_or(wrong)?);
+        Ok(self)
+    }
+}
+
+fn endpoint(text: &str) -> Result<Url, String> {
+    let right = "use an address such as http://127.0.0.1:8000/v1, without login and query";
+    let is_plain = |url: &Url| {
+        matches!(url.scheme(), "http" | "https")
+            && url.username().is_empty()
+            && url.password().is_none()
+            && url.query().is_none()
+            && url.fragment().is_none()
+    };
+    // What it holds may be a key: it is not shown.
+    Url::parse(text).ok().filter(is_plain).ok_or_else(|| {
+        format!("policy.remote.endpoint: is no http or https address that can be used; {right}")
+    })
+}
+
+fn prices(file: &RemoteFile, wrong: &mut Vec<String>) -> Option<Prices> {
+    let prices = [
+        ("usd_per_million_prompt_tokens", file.usd_per_million_prompt_tokens),
+        ("usd_per_million_completion_tokens", file.usd_per_million_completion_tokens),
+    ];
+    for (key, price) in prices {
+        if price.is_some_and(|price| !(0.0..=1e6).contains(&price)) {
+            wrong.push(format!("policy.remote.{key}: is out of range; use 0 to 1000000"));
+        }
+    }
+    match prices {
+        [(_, Some(prompt)), (_, Some(completion))] => {
+            Some(Prices { prompt: prompt / 1e6, completion: completion / 1e6 })
+        }
+        [(_, None), (_, None)] => None,
+        [(key, price), (other, _)] => {
+            let missing = if price.is_none() { key } else { other };
+            wrong.push(format!("policy.remote.{missing}: missing; give both prices or none"));
+            None
+        }
+    }
+}
+
+fn range(key: &str, value: u64, from: u64, to: u64) -> Option<String> {
+    (!(from..=to).contains(&value)).then(|| format!("policy.remote.{key}: {value}; use {from} to {to}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(change: impl FnOnce(&mut RemoteFile), want: &[&str]) {
+        let mut file = RemoteFile {
+            endpoint: "http://127.0.0.1:8000/v1".into(),
+            model: "m".into(),
+            ..RemoteFile::default()
+        };
+        change(&mut file);
+        let got = file.check().err().unwrap_or_default();
+        let keys: Vec<&str> = got
+            .iter()
+            .map(|told| told.split(':').next().unwrap().strip_prefix("policy.remote.").unwrap())
+            .collect();
+        assert_eq!(keys, want, "{got:?}");
+        assert!(got.iter().all(|told| !told.contains("secret")), "{got:?}");
+    }
+
+    #[test]
+    fn every_wrong_key_is_named_at_once_and_no_secret_is_told() {
+        check(|_| {}, &[]);
+        check(|file| file.endpoint.clear(), &["endpoint"]);
+        check(|file| file.endpoint = "https://me:secret@a.test/v1".into(), &["endpoint"]);
+        check(|file| file.endpoint = "https://a.test/v1?key=secret".into(), &["endpoint"]);
+        check(|file| file.endpoint = "ftp://a.test".into(), &["endpoint"]);
+        check(|file| file.model.clear(), &["model"]);
+        check(|file| file.usd_per_million_prompt_tokens = Some(1.0), &["usd_per_million_completion_tokens"]);
+        check(|file| file.usd_per_million_completion_tokens = Some(1.0), &["usd_per_million_prompt_tokens"]);
+        check(
+            |file| (file.calls_max, file.call_millis, file.reply_bytes_max) = (0, 0, 1 << 40),
+            &["calls_max", "call_millis", "reply_bytes_max"],
+        );
+    }
+
+    #[test]
+    fn a_key_is_asked_for_by_the_name_of_its_variable() {
+        let file = RemoteFile {
+            endpoint: "http://127.0.0.1:8000/v1".into(),
+            model: "m".into(),
+            key_env: Some("FURROW_TEST_NO_SUCH_KEY".into()),
+            ..RemoteFile::default()
+        };
+        let told = file.check().unwrap().with_key().unwrap_err();
+        assert!(
+            told.starts_with("policy.remote.key_env: ") && told.contains("FURROW_TEST_NO_SUCH_KEY"),
+            "{told}"
+        );
+    }
+}
