@@ -24,7 +24,7 @@ pub enum CheckpointCommand {
 pub struct InitArgs {
     /// Directory to make
     dir: PathBuf,
-    /// tiny: a few million parameters, for tests and the quickstart; small: about 100 million
+    /// mini: a million parameters, to learn on a core; tiny: four million, for tests and the quickstart; small: about 100 million
     #[arg(long, value_enum, default_value = "tiny")]
     size: SizeName,
     /// The same seed writes the same bytes
@@ -50,6 +50,7 @@ pub struct InspectArgs {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum SizeName {
+    Mini,
     Tiny,
     Small,
 }
@@ -70,6 +71,7 @@ pub fn run(command: &CheckpointCommand) -> Result<(), Failure> {
 
 fn write(args: &InitArgs) -> Result<(), Failure> {
     let size = match args.size {
+        SizeName::Mini => Size::Mini,
         SizeName::Tiny => Size::Tiny,
         SizeName::Small => Size::Small,
     };
