@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -140,6 +141,15 @@ def test_a_warm_start_learns_what_was_shown(checkpoint: Path, tmp_path: Path) ->
     assert lines[0]["loss/nll"] > 4 > 0.1 > lines[-1]["loss/nll"], (lines[0], lines[-1])
     assert trainer.state.counts["demonstrations left out: copies of a sibling"] > 0
     assert trainer.state.epoch >= 25, "eight groups make two steps an epoch"
+    losses = [line["loss/nll"] for line in lines]
+    wanted = next(step for step in range(20, 61) if sum(losses[step - 20 : step]) / 20 < 0.5)
+    again = dataclasses.replace(
+        config,
+        run=dataclasses.replace(config.run, output_dir=tmp_path / "stopped"),
+        sft=dataclasses.replace(config.sft, stop_below=0.5),
+        publish=configuration.PublishSection(),
+    )
+    assert supervised.train(again).state.step == wanted < 60
 
 
 def test_a_checkpoint_is_written_back_as_it_was(checkpoint: Path, tmp_path: Path) -> None:

@@ -236,3 +236,30 @@ def test_a_resolved_config_reads_back(tmp_path: Path) -> None:
     path.write_text(configuration.to_toml(want))
     assert configuration.read(path) == want
     assert configuration.read(path, ["rl.kl=0.1", "run.device=cuda"]).rl.kl == 0.1
+
+
+def test_figures_are_means_over_what_was_computed(tmp_path: Path) -> None:
+    """Attempts whose advantage is 0 are left out of the computation, not of the loss's weights."""
+    farm = Farm(tmp_path / "run")
+    play(farm, Actor(CHECKPOINT, 0, 5), 0, 6, 4)
+    trainer = reinforcement.train(settings(tmp_path, run={"steps_max": 1}, rl={"groups_per_step": 6, "entropy": 0.0}))
+    (line,) = read(tmp_path / "training" / "metrics.jsonl")
+    assert 0 < line["tokens"] < 24 * 40 and trainer.state.step == 1
+    assert line["ratio/mean"] == pytest.approx(1.0, abs=1e-3) and line["policy/entropy"] > 1, line
+    assert line["attempts"] == 24 and line["length/mean"] == 1 and line["actions/invalid"] == 0
+
+
+def test_a_training_that_waits_stops_when_it_is_told_to(tmp_path: Path) -> None:
+    farm = Farm(tmp_path / "run")
+    play(farm, Actor(CHECKPOINT, 0, 5), 0, 3, 4)
+    (tmp_path / "config.toml").write_text(configuration.to_toml(settings(tmp_path, data={"wait_seconds": 600.0})))
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "trainer" / "src"), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([sys.executable, "-m", "furrow_trainer", "rl", str(tmp_path / "config.toml")], env=environment)
+    try:
+        deadline = time.monotonic() + 200
+        while saved.newest(tmp_path / "training" / "checkpoints") is None and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 0
+    finally:
+        process.kill()

@@ -1,14 +1,15 @@
-"""The command line: `furrow-trainer sft|rl|bench|recompute|inspect|export`."""
+"""The command line: `furrow-trainer sft|rl|learn|bench|recompute|inspect|export`."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 from pathlib import Path
 
 from . import __version__
-from .errors import TrainerError
+from .errors import ConfigError, TrainerError
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -33,6 +34,15 @@ def _parser() -> argparse.ArgumentParser:
         one.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in run.output_dir")
         one.add_argument("--check", action="store_true", help="read and print the resolved file, start nothing")
         one.set_defaults(run=run)
+    one = commands.add_parser("learn", help="the learning experiment: demonstrations, a warm start, online learning and its control, a report")
+    one.add_argument("folder", type=Path, help="holds demonstrate.toml, attempt.toml, examine.toml, sft.toml, rl.toml")
+    one.add_argument("output_dir", type=Path, help="where everything goes; what is done there already is not done again")
+    one.add_argument("--furrow", default="furrow", help="the program")
+    one.add_argument("--size", default="mini", help="of the random checkpoint that it begins with")
+    one.add_argument("--seed", type=int, default=7, help="of that checkpoint")
+    one.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of all jobs, such as env.browser")
+    one.add_argument("--report", type=Path, help="where the report is written; output_dir/report unless it is given")
+    one.set_defaults(run=_learn)
     one = commands.add_parser("bench", help="how fast a run is read, and a model trained")
     one.add_argument("run_dir", type=Path)
     one.add_argument("--checkpoint", type=Path, help="also time training steps of this checkpoint on the run's model trajectories")
@@ -42,7 +52,8 @@ def _parser() -> argparse.ArgumentParser:
     one = commands.add_parser("recompute", help="compare recorded log-probabilities with a checkpoint's")
     one.add_argument("run_dir", type=Path)
     one.add_argument("checkpoint", type=Path)
-    one.add_argument("--steps", type=int, default=1000, help="most steps to compare")
+    one.add_argument("--steps", type=int, default=1000, help="most steps to compare, of trajectories drawn at random")
+    one.add_argument("--seed", type=int, default=0, help="of that draw")
     one.add_argument("--version", type=int, default=0, help="policy version that the checkpoint is")
     one.add_argument("--tolerance", type=float, default=1e-3, help="largest gap allowed in float32, PNG, one version")
     one.add_argument("--json", action="store_true")
@@ -85,6 +96,27 @@ def _rl(args: argparse.Namespace) -> int:
     return 0
 
 
+def _learn(args: argparse.Namespace) -> int:
+    import signal
+
+    from .experiment import Course, report
+
+    # The stage in hand is ended as well as on Ctrl-C, and gone on with by the next call.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    furrow = shutil.which(args.furrow)
+    if furrow is None:
+        raise ConfigError(f"--furrow: there is no program {args.furrow}")
+    course = Course(args.folder.resolve(), args.output_dir.resolve(), str(Path(furrow).resolve()), args.size, args.seed, tuple(args.set))
+    course.run()
+    folder = args.report or course.out / "report"
+    said = report.write(course, folder)
+    for name, found in said["exams"].items():
+        one = found["all"]
+        print(f"{name}: {one['solved']} of {one['tried']} solved, {one['success']:.3f} ({one['low']:.3f} to {one['high']:.3f})")
+    print(f"report: {folder}")
+    return 0
+
+
 def _bench(args: argparse.Namespace) -> int:
     from . import bench
 
@@ -98,7 +130,7 @@ def _recompute(args: argparse.Namespace) -> int:
     from .model import load
     from .recompute import recompute
 
-    gaps = recompute(load(args.checkpoint), Reader(args.run_dir, Choice(trainable="rl")), args.steps, args.version)
+    gaps = recompute(load(args.checkpoint), Reader(args.run_dir, Choice(trainable="rl")), args.steps, args.version, seed=args.seed)
     table = gaps.table()
     if args.json:
         print(json.dumps({"counts": gaps.counts, "gaps": table}, indent=1))

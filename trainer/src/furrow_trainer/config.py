@@ -109,6 +109,9 @@ class SftSection:
     """Fields of a reply that are emptied, such as `note`, `thought`, `element`."""
     choices_only: bool = False
     """Learn only ids that are a choice under the grammar, not those that follow from it."""
+    stop_below: float = 0.0
+    """Training ends when the mean negative log-likelihood a learned token of the last 20 steps is below; 0: not before its steps or epochs.
+    For a warm start that shall be middling: when a small model sees how a task goes depends on the order of the data."""
     once_per_observation: bool = True
     """Attempts of a group that did the same on the same screenshot count once: scripted siblings are copies."""
 
@@ -283,6 +286,7 @@ def _problems(config: Config) -> list[str]:
         (config.optimizer.decay in ("none", "cosine"), f"optimizer.decay: {config.optimizer.decay!r}; use 'none' or 'cosine'"),
         (sft.context in CONTEXTS, f"sft.context: {sft.context!r}; use one of {', '.join(CONTEXTS)}"),
         (sft.epochs >= 1, f"sft.epochs: {sft.epochs}; use 1 or more"),
+        (sft.stop_below >= 0, f"sft.stop_below: {sft.stop_below}; use 0 or more"),
         (sft.trajectories_per_step >= 1, f"sft.trajectories_per_step: {sft.trajectories_per_step}; use 1 or more"),
         (rl.algorithm in ALGORITHMS, f"rl.algorithm: {rl.algorithm!r}; use one of {', '.join(ALGORITHMS)}"),
         (rl.advantage in KINDS, f"rl.advantage: {rl.advantage!r}; use one of {', '.join(KINDS)}"),

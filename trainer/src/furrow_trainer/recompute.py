@@ -35,6 +35,12 @@ class Gaps:
         if len(gaps):
             self.values.setdefault((kind, column), []).append(gaps)
 
+    def merge(self, other: Gaps) -> None:
+        """Takes another's."""
+        for key, parts in other.values.items():
+            self.values.setdefault(key, []).extend(parts)
+        self.counts.update(other.counts)
+
     def table(self) -> dict[str, dict[str, float]]:
         """`KIND: COLUMN` to compared, p50, p99, max."""
         joined = {f"{kind}: {column}": np.concatenate(parts) for (kind, column), parts in sorted(self.values.items())}
@@ -48,26 +54,35 @@ class Gaps:
         return max((float(part.max()) for (found, _), parts in self.values.items() if found == kind for part in parts), default=0.0)
 
 
-def recompute(checkpoint: Checkpoint, reader: Reader, steps_max: int, version: int = 0, tokens_max: int = 4096) -> Gaps:
-    """Compares up to `steps_max` steps of the reader's trajectories with a checkpoint that has policy version `version`."""
+def recompute(checkpoint: Checkpoint, reader: Reader, steps_max: int, version: int = 0, tokens_max: int = 4096, seed: int = 0) -> Gaps:
+    """Compares the steps of trajectories drawn at random, some `steps_max` steps, with a checkpoint that has policy version `version`."""
     assert checkpoint.config.vision is not None, "a text model reads no screenshots"
     vision = checkpoint.config.vision
     gaps = Gaps()
     rounded = any(dtype != torch.float32 for dtype in checkpoint.dtypes.values())
-    for group in reader.groups():
+    # Groups hold rows' places, no screenshots: all of them are looked at before any step is read.
+    groups = list(reader.groups())
+    chosen = _drawn([one for group in groups for one in group.trajectories], steps_max, seed)
+    for group in groups:
         images = Images(vision.tiling, vision.rows_per_tile)
-        taken: list[tuple[Trajectory, list[Step]]] = []
-        for trajectory in group.trajectories:
-            if gaps.counts["steps"] >= steps_max:
-                break
-            taken.append((trajectory, reader.steps(trajectory)))
-            gaps.counts["steps"] += len(taken[-1][1])
+        taken = [(one, reader.steps(one)) for one in group.trajectories if one.trajectory_id in chosen]
+        gaps.counts["steps"] += sum(len(steps) for _, steps in taken)
         _compare(checkpoint, gaps, taken, images, version, "bfloat16" if rounded else "float32", tokens_max)
         gaps.counts.update(images.counts)
         reader.done(group)
-        if gaps.counts["steps"] >= steps_max:
-            break
     return gaps
+
+
+def _drawn(trajectories: list[Trajectory], steps_max: int, seed: int) -> set[str]:
+    """Ids of trajectories in an order by chance, until they have so many steps."""
+    found: set[str] = set()
+    steps = 0
+    for index in np.random.default_rng(seed).permutation(len(trajectories)):
+        if steps >= steps_max:
+            break
+        found.add(trajectories[index].trajectory_id)
+        steps += trajectories[index].num_steps
+    return found
 
 
 def _compare(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -155,8 +155,8 @@ class Reader:
         # Done before; the last commit that holds each is learned when it is read again.
         self._earlier = dict.fromkeys(cursor.done)
 
-    def groups(self, wait_seconds: float = 0.0) -> Iterator[Group]:
-        """Groups in the order in which they closed. Ends when nothing new was committed for `wait_seconds`."""
+    def groups(self, wait_seconds: float = 0.0, stop: Callable[[], bool] = lambda: False) -> Iterator[Group]:
+        """Groups in the order in which they closed. Ends when nothing was committed for `wait_seconds`, or would wait and `stop` holds."""
         deadline = time.monotonic() + wait_seconds
         while True:
             if self._ready:
@@ -167,7 +167,7 @@ class Reader:
                 self._scan(self.manifest.commit(self._scanned + 1))
                 self._scanned += 1
                 deadline = time.monotonic() + wait_seconds
-            elif time.monotonic() < deadline:
+            elif time.monotonic() < deadline and not stop():
                 time.sleep(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
             else:
                 return

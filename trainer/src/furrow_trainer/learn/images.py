@@ -11,6 +11,8 @@ from ..data.rows import ImageSpan, Step
 from ..errors import DataError
 
 Key = bytes
+# Tiles kept from one batch to the next: demonstrations come back with each epoch, and decoding one takes as long as learning from it.
+TILES_BYTES_MAX = 256 << 20
 
 
 class Images:
@@ -58,8 +60,12 @@ class Images:
         return len(self._tiles[key]) * self.rows_per_tile
 
     def forget(self) -> None:
-        """Drops all tiles: those of one batch are rarely met in the next."""
-        self._tiles.clear()
+        """Drops the tiles that came first, until the others fit."""
+        total = sum(cut.nbytes for cut in self._tiles.values())
+        for key in list(self._tiles):
+            if total <= TILES_BYTES_MAX:
+                break
+            total -= self._tiles.pop(key).nbytes
 
     def _cut(self, step: Step, span: ImageSpan, where: str) -> Pixels:
         decoded = pixels.decode(step.screenshot)

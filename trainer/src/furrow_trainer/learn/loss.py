@@ -16,6 +16,7 @@ from .scores import Scores
 
 ALGORITHMS = ("reinforce", "grpo")
 NORMALISERS = ("tokens", "sequences", "constant")
+WEIGHT = "weight"
 # exp(20) is 5e8: beyond it a ratio is infinite for every purpose.
 LOG_RATIO_MAX = 20.0
 
@@ -110,6 +111,8 @@ def _figures(ratio: Tensor, log_ratio: Tensor, weights: Tensor, objective: Objec
         "ratio/capped": float(((ratio > objective.ratio_cap) * weights).sum()),
         # KL(recorded || now), estimated the same way.
         "policy/kl_behaviour": float(((ratio - log_ratio - 1) * weights).sum()),
+        # What the means above are over: attempts whose advantage is 0 are not computed.
+        WEIGHT: float(weights.sum()),
     }
 
 

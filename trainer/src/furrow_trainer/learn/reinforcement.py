@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +17,7 @@ from ..data.rows import Trajectory
 from ..model import Policy, load
 from .advantage import RunningMean, group_advantages, permuted
 from .batch import Batch
-from .loss import Loss, Objective, reinforcement, token_weights
+from .loss import WEIGHT, Loss, Objective, reinforcement, token_weights
 from .scores import score
 from .sequence import Sequence, sequences
 from .trainer import Trainer
@@ -28,7 +30,7 @@ def train(config: Config, resume: bool = False) -> Trainer:
     reader = trainer.reader("rl")
     trainer.begin(reader)
     work = _Work(trainer)
-    stream = reader.groups(config.data.wait_seconds)
+    stream = reader.groups(config.data.wait_seconds, lambda: trainer.stopping)
     while not trainer.is_over:
         taken = work.collect(reader, stream)
         if taken is None:
@@ -48,6 +50,13 @@ class Attempt:
     staleness: int
 
 
+def means(line: dict[str, Any]) -> dict[str, Any]:
+    """Figures of a step whose sums over weighted tokens become means over the tokens that were computed; the loss stays what it is."""
+    weight = line.pop(WEIGHT)
+    averaged = [name for name in line if name.startswith(("policy/", "ratio/"))]
+    return line | {name: line[name] / max(weight, 1e-12) for name in averaged}
+
+
 class _Work:
     def __init__(self, trainer: Trainer) -> None:
         self.trainer, self.config = trainer, trainer.config.rl
@@ -58,12 +67,14 @@ class _Work:
         )  # fmt: skip
         self.baseline = RunningMean(means=trainer.state.baselines)
         self.reference: Policy | None = None
+        self.waited = 0.0
         if rl.kl > 0:
             self.reference = load(trainer.config.run.checkpoint, trainer.config.run.device).policy.requires_grad_(False)
 
     def collect(self, reader: Reader, stream: object) -> list[Group] | None:
         """Groups for one step; `None` when the run has no more. Those that teach nothing are done with at once, and counted."""
         taken: list[Group] = []
+        begun = time.monotonic()
         while len(taken) < self.config.groups_per_step and not self.trainer.stopping:
             group = next(stream, None)  # type: ignore[call-overload]
             if group is None:
@@ -74,6 +85,7 @@ class _Work:
                 reader.done(group)
                 continue
             taken.append(group)
+        self.waited = time.monotonic() - begun
         return None if self.trainer.stopping else taken
 
     def refuses(self, group: Group) -> str | None:
@@ -121,7 +133,7 @@ class _Work:
         line = self.describe(attempts, groups)
         if found:
             for index in range(self.config.passes):
-                line |= self.trainer.step(found, self.loss(found, fresh, used))
+                line |= means(self.trainer.step(found, self.loss(found, fresh, used)))
                 if index + 1 < self.config.passes:
                     self.trainer.metrics.write(line)
         else:
@@ -176,6 +188,10 @@ class _Work:
             "advantage/abs_mean": float(np.mean([abs(attempt.advantage) for attempt in attempts])),
             "staleness/mean": float(np.mean(staleness)),
             "staleness/max": float(max(staleness)),
+            "length/mean": float(np.mean([attempt.trajectory.num_steps for attempt in attempts])),
+            "actions/invalid": sum(attempt.trajectory.num_invalid_actions for attempt in attempts),
+            "seconds/waited": self.waited,
+            "seconds/published": self.trainer.publishing,
             "attempts": len(attempts),
             "groups": len(groups),
             "groups/left_out": sum(count for name, count in self.trainer.counts.items() if name.startswith("groups left out")),

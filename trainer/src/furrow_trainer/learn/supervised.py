@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from ..data import Cursor, Group, Reader
 from . import demonstration, sequence
 from .batch import Batch
 from .loss import Loss, supervised
+from .metrics import read
 from .scores import score
 from .sequence import Sequence
 from .template import Template
@@ -20,6 +22,8 @@ from .trainer import Trainer
 
 # Groups looked ahead, so that steps mix what lies apart in the shards.
 SHUFFLED_GROUPS = 64
+# Steps whose mean is held against `sft.stop_below`.
+STOP_STEPS = 20
 
 
 def train(config: Config, resume: bool = False) -> Trainer:
@@ -50,11 +54,14 @@ class _Work:
     def __init__(self, trainer: Trainer, template: Template) -> None:
         self.trainer, self.template, self.config = trainer, template, trainer.config.sft
         self.waiting: list[Group] = []
+        # What is on file is what training goes on from, so that it ends where it would have ended.
+        lines = read(trainer.folder / "metrics.jsonl")
+        self.recent: deque[float] = deque((line["loss/nll"] for line in lines), maxlen=STOP_STEPS)
 
     def epoch(self, reader: Reader) -> None:
         """All groups of the run once."""
         self.waiting = []
-        stream = reader.groups(self.trainer.config.data.wait_seconds)
+        stream = reader.groups(self.trainer.config.data.wait_seconds, lambda: self.trainer.stopping)
         taken: list[Group] = []
         found: list[Sequence] = []
         is_open = True
@@ -109,6 +116,9 @@ class _Work:
         for group in groups:
             reader.done(group)
         self.trainer.finish_step(reader, line)
+        self.recent.append(line["loss/nll"])
+        if len(self.recent) == STOP_STEPS and sum(self.recent) / STOP_STEPS < self.config.stop_below:
+            self.trainer.stopping = True
 
 
 def all_learned(one: Sequence) -> Sequence:

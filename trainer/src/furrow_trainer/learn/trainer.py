@@ -77,6 +77,8 @@ class Trainer:
         self.images = Images(self.checkpoint.config.vision.tiling, self.checkpoint.config.vision.rows_per_tile)
         self.counts: Counter[str] = Counter(self.state.counts)
         self.stopping = False
+        # Seconds that the newest publication took.
+        self.publishing = 0.0
         self._begun = time.monotonic()
         self._steps_begun = self.state.step
 
@@ -188,6 +190,7 @@ class Trainer:
             raise PublishError(f"the weights of step {state.step} became version {taken.version}, after version {self.state.published}")
         # Whoever serves numbers the versions; records are tagged with its numbers, so staleness is counted in them.
         self.state.version = self.state.published = taken.version
+        self.publishing = taken.seconds
         print(f"version {taken.version} published in {taken.seconds:.1f} s", file=sys.stderr, flush=True)
 
     def begin(self, reader: Reader) -> None:

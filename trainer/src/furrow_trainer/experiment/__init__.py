@@ -1,0 +1,6 @@
+"""The learning experiment: demonstrations, a warm start, and two arms that go on online; only one of them is told what was right."""
+
+from . import report
+from .course import Course
+
+__all__ = ["Course", "report"]
