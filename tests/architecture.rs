@@ -20,6 +20,7 @@ const MAP: &[(&str, &[&str])] = &[
     ("policy", &["rollout", "wire", "model", "cuda", "openai", "telemetry"]),
     ("env", &["rollout", "wire", "telemetry"]),
     ("coordinator", &["rollout", "wire", "tasks", "records", "openai", "telemetry"]),
+    ("dashboard", &["rollout", "wire", "records", "telemetry"]),
     ("testkit", &["rollout"]),
 ];
 
@@ -34,6 +35,7 @@ const STRANGERS: &[(&str, &[&str])] = &[
     ("policy", &["chromiumoxide", "arrow", "parquet", "rusqlite"]),
     ("env", &["arrow", "parquet", "rusqlite"]),
     ("coordinator", &["chromiumoxide"]),
+    ("dashboard", &["chromiumoxide", "arrow", "parquet", "rusqlite", "tonic"]),
 ];
 
 /// Names in `[dependencies]` and `[build-dependencies]` of a crate.

@@ -237,6 +237,16 @@ pub fn runtime() -> Result<Runtime, Failure> {
     Ok(tokio::runtime::Builder::new_multi_thread().enable_all().build()?)
 }
 
+/// Comes back with the first SIGTERM or SIGINT.
+pub async fn signalled() -> Result<(), Failure> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}
+
 /// A token that the first SIGTERM or SIGINT cancels. The second ends the process at once; its browsers die with it.
 pub fn stop_on_signal() -> Result<CancellationToken, Failure> {
     let stop = CancellationToken::new();

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    bench, check, checkpoint, doctor, model, plan, publish, records, report, roles, run, score, tasks,
+    bench, check, checkpoint, doctor, model, plan, publish, records, report, roles, run, score, tasks, view,
 };
 
 /// Collects rollouts of computer-use agents in real browsers and writes them to Parquet.
@@ -47,6 +47,10 @@ enum Command {
     /// Look at a data set, or prove that it can be trusted
     #[command(subcommand)]
     Records(records::RecordsCommand),
+    /// Look at a data set in a browser: figures, and any trajectory step by step
+    View(view::ViewArgs),
+    /// Look at a run in a browser while it goes on: how far it is, how fast, and where the time goes
+    Dashboard(view::DashboardArgs),
     /// Act recorded trajectories again in real browsers and say, step by step, where they differ
     Replay(commands::replay::ReplayArgs),
     /// Say how well the policy did: success, reward and pass@k with intervals, by suite, site and difficulty
@@ -105,6 +109,8 @@ fn main() -> ExitCode {
         Command::Publish(args) => publish::run(&args),
         Command::Tasks(command) => tasks::run(&command),
         Command::Records(command) => records::run(&command),
+        Command::View(args) => view::run(&args),
+        Command::Dashboard(args) => view::dashboard(&args),
         Command::Replay(args) => commands::replay::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Score(args) => score::run(&args),

@@ -5,6 +5,7 @@
 mod command_line;
 mod crash_points;
 mod evaluations;
+mod dashboard;
 mod farm;
 mod kills;
 mod planted;

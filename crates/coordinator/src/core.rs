@@ -28,11 +28,11 @@ use furrow_rollout::{
 
 use crate::assign::{Pacing, PolicyOffer, Rooms};
 use crate::groups::Group;
-use crate::lease::Leases;
+use crate::lease::{Lease, Leases};
 use crate::ledger::{Draw, Ended, Mutation, Start, TaskTally, Verdict};
 use crate::versions::Versions;
 
-pub use answer::{Answer, Grant, Progress, Refused};
+pub use answer::{Answer, Grant, Progress, Refused, Running};
 pub use evaluation::{Evaluated, Schedule};
 pub use notice::Notice;
 pub use restore::Spooled;
@@ -186,6 +186,11 @@ pub enum Event {
     /// Somebody asks how far the job is.
     Progress {
         /// Answered with [`Answer::Progress`].
+        call: Call,
+    },
+    /// Somebody asks what runs.
+    Running {
+        /// Answered with [`Answer::Running`].
         call: Call,
     },
     /// The coordinator shall stop: nothing new is lent, work in hand has a while to finish.
@@ -501,6 +506,22 @@ impl Core {
         self.env_workers.is_empty() && self.policy_workers.is_empty()
     }
 
+    /// What runs.
+    fn running(&self) -> Vec<Running> {
+        let running = |lease: &Lease| {
+            let draw = self.groups.get(&lease.group)?.draw();
+            Some(Running {
+                of: lease.of.clone(),
+                draw: draw.clone(),
+                env_worker: lease.start.env_worker.clone(),
+                policy_worker: lease.policy.worker.clone(),
+                steps: lease.steps,
+                started_at_micros: lease.start.at_micros,
+            })
+        };
+        self.leases.iter().filter_map(running).collect()
+    }
+
     /// How far the job is.
     pub fn progress(&self) -> Progress {
         let tally = &self.tally;
@@ -568,6 +589,10 @@ impl Core {
                 let answer = Answer::Progress(Box::new(self.progress()));
                 turn.at_once(Effect::Reply { call, answer });
             }
+            Event::Running { call } => {
+                let answer = Answer::Running(self.running());
+                turn.at_once(Effect::Reply { call, answer });
+            }
             Event::Drain { call } => self.drain(call, turn),
             Event::Tick => self.tick(turn),
         }
@@ -605,6 +630,7 @@ impl Event {
                 | Event::EndingArrived { .. }
                 | Event::Renew { .. }
                 | Event::Progress { .. }
+                | Event::Running { .. }
         )
     }
 }

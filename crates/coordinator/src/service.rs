@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status};
 
 use crate::assign::PolicyOffer;
 use crate::core::{
-    Answer, Call, Event, Follower, Grant, Progress, Publication, Refused, Reported, WeightsRun,
+    Answer, Call, Event, Follower, Grant, Progress, Publication, Refused, Reported, Running, WeightsRun,
     WeightsStanding, WorkerId,
 };
 use crate::crash;
@@ -232,6 +232,34 @@ impl CoordinatorService for Service {
             Answer::Progress(progress) => Ok(Response::new(progress_into(*progress))),
             _ => Err(unexpected()),
         }
+    }
+
+    async fn running(
+        &self,
+        _request: Request<v1::RunningRequest>,
+    ) -> Result<Response<v1::RunningResponse>, Status> {
+        match within(self.deadline, self.ask(|call| Event::Running { call })).await? {
+            Answer::Running(running) => {
+                let trajectories = running.iter().map(running_into).collect();
+                Ok(Response::new(v1::RunningResponse { trajectories }))
+            }
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Who looks on must not stop a run: a spool that cannot be read now is a refusal, and whoever writes will meet it, too.
+    async fn last_step(
+        &self,
+        request: Request<v1::LastStepRequest>,
+    ) -> Result<Response<v1::LastStepResponse>, Status> {
+        let trajectory = id(&request.into_inner().trajectory_id, "trajectory_id")?;
+        let spool = self.spool.clone();
+        let reading = tokio::task::spawn_blocking(move || spool.read_last_step(&trajectory));
+        let read =
+            within(self.deadline, async { reading.await.map_err(|_| Status::unavailable("stopping")) });
+        let entry = read.await?.map_err(|error| Status::unavailable(error.to_string()))?;
+        let record = entry.map(|entry| entry.payload).unwrap_or_default();
+        Ok(Response::new(v1::LastStepResponse { record }))
     }
 
     async fn publish(
@@ -508,6 +536,18 @@ fn progress_into(progress: Progress) -> v1::ProgressResponse {
         policy_workers: count(progress.policy_workers),
         admission: progress.admission,
         run_over: progress.run_over,
+    }
+}
+
+fn running_into(running: &Running) -> v1::RunningTrajectory {
+    v1::RunningTrajectory {
+        ancestry: Some(furrow_wire::ancestry_into(&running.of)),
+        task_id: running.draw.task_id.clone(),
+        suite: running.draw.suite.clone(),
+        env_worker: running.env_worker.to_string(),
+        policy_worker: running.policy_worker.to_string(),
+        steps: running.steps,
+        started_at_micros: running.started_at_micros,
     }
 }
 

@@ -188,6 +188,11 @@ impl Spool {
         self.read(trajectory)?.ending()
     }
 
+    /// The newest durable step of a trajectory, if it has one; those before it are passed over unread. Blocks: not for async code.
+    pub fn read_last_step(&self, trajectory: &Id<Trajectory>) -> Result<Option<Entry>, SpoolError> {
+        self.read(trajectory)?.last_step()
+    }
+
     /// From now on the trajectory takes no more entries: what is read is what there will ever be. Says how many bytes that is.
     /// Blocks: not for async code.
     pub fn seal(&self, trajectory: &Id<Trajectory>) -> Result<u64, SpoolError> {

@@ -14,3 +14,4 @@ pub mod roles;
 pub mod run;
 pub mod score;
 pub mod tasks;
+pub mod view;

@@ -6,6 +6,7 @@ use clap::Args;
 use furrow_telemetry::Role;
 use furrow_wire::Tcp;
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
 use crate::commands::run::BeginArgs;
 use crate::launch::{self, Launch};
@@ -71,7 +72,7 @@ pub fn coordinator(args: &CoordinatorArgs) -> Result<(), Failure> {
         launch::logs(&dir, Role::Coordinator, &telemetry)?;
         output::line(format!("coordinator of {} listens on {}", launch.job.run_name, listener.local_addr()?));
         let stop = launch::stop_on_signal()?;
-        let over = tokio_util::sync::CancellationToken::new();
+        let over = CancellationToken::new();
         let metrics = launch::metrics(&dir, Role::Coordinator, &telemetry, over.clone())?;
         let job = launch.coordinator(begin == Begin::Resume)?;
         let summary = furrow_coordinator::run(job, furrow_wire::accept(listener), stop).await;
@@ -95,8 +96,13 @@ pub fn env(args: &WorkerArgs) -> Result<(), Failure> {
         let stop = launch::stop_on_signal()?;
         let stages = launch.stages(args.air).await?;
         let config = launch.job.env.worker.clone();
-        let summary =
-            furrow_env::run(config, name, stages, Arc::new(Tcp::default()), &args.coordinator, stop).await?;
+        let over = CancellationToken::new();
+        let metrics = launch::metrics(&launch.job.run_dir, Role::Env, &launch.job.telemetry, over.clone())?;
+        let acted =
+            furrow_env::run(config, name, stages, Arc::new(Tcp::default()), &args.coordinator, stop).await;
+        over.cancel();
+        metrics.await?;
+        let summary = acted?;
         output::line(format!(
             "{} trajectories acknowledged, {} abandoned",
             summary.acknowledged, summary.abandoned
@@ -119,9 +125,14 @@ pub fn policy(args: &PolicyArgs) -> Result<(), Failure> {
         let name = launch::worker_name(args.id.as_deref(), "policy")?;
         let (stop, grace) = (launch::stop_on_signal()?, launch.job.env.worker.drain_grace);
         let connect = Arc::new(Tcp::default());
-        let report =
-            furrow_policy::run(config, name, listener, connect, args.coordinator.clone(), grace, stop)
-                .await?;
+        let over = CancellationToken::new();
+        let metrics =
+            launch::metrics(&launch.job.run_dir, Role::Policy, &launch.job.telemetry, over.clone())?;
+        let served =
+            furrow_policy::run(config, name, listener, connect, args.coordinator.clone(), grace, stop).await;
+        over.cancel();
+        metrics.await?;
+        let report = served?;
         if report.cut_off > 0 {
             output::complain(&format!(
                 "{} sessions outlasted the grace; their workers open them elsewhere",

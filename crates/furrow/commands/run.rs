@@ -11,8 +11,11 @@ use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
 use furrow_wire::v1::{ProgressRequest, ProgressResponse};
 use furrow_wire::{Connect, Tcp, within};
 use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::commands::view;
+use crate::job::Job;
 use crate::launch::{self, Launch};
 use crate::progress::{self, Progress};
 use crate::run_dir::{self, Begin};
@@ -94,6 +97,7 @@ async fn farm(
     let address = coordinator.local_addr()?.to_string();
     run_dir::write_address(&launch.job.run_dir, &address)?;
     let metrics = launch::metrics(&launch.job.run_dir, Role::Run, &launch.job.telemetry, over.clone())?;
+    let looking = look_on(&launch.job, over.clone()).await?;
     let connect: Arc<dyn Connect> = Arc::new(Tcp::default());
     let (env_config, policy_config) = (launch.job.env.worker.clone(), launch.job.policy.clone());
     let grace = env_config.drain_grace;
@@ -127,10 +131,24 @@ async fn farm(
     let (summary, acted, policed, last) =
         tokio::join!(coordinated, acting, policing, watch(&address, over.clone(), as_json));
     metrics.await?;
+    if let Some(looking) = looking {
+        looking.await?;
+    }
     let summary = summary?;
     acted?;
     policed?;
     Ok((summary, last?))
+}
+
+/// Serves the dashboard until the run is over, where the job wants one.
+async fn look_on(job: &Job, over: CancellationToken) -> Result<Option<JoinHandle<()>>, Failure> {
+    if job.dashboard.listen.is_none() {
+        return Ok(None);
+    }
+    let subject = view::subject(&job.run_dir, job.dashboard.usd_per_device_hour);
+    // Several runs of one machine share the port of the first: the others take free ones.
+    let dashboard = view::open(&job.dashboard, true, subject).await?;
+    Ok(Some(tokio::spawn(dashboard.serve(over))))
 }
 
 /// Shows progress until the run is over; returns the last figures that were seen.

@@ -3,9 +3,6 @@
 use super::shape::Shape;
 use super::tree::{Node, Place, Problem, Value};
 
-/// Keys that documents speak of and this version does not act on. Accepting them would be a promise.
-pub const LATER: [&str; 1] = ["dashboard"];
-
 /// What [`check`] found.
 #[derive(Debug, Default)]
 pub struct Findings {
@@ -68,9 +65,6 @@ impl Checker {
     }
 
     fn unknown(&mut self, key: &str, section: &Shape) -> String {
-        if LATER.contains(&key) {
-            return "not part of this version of furrow; leave it out".to_owned();
-        }
         match nearest(key, &self.known) {
             Some(meant) => {
                 let text = format!("unknown key; did you mean {meant}?");
@@ -205,12 +199,6 @@ mod tests {
         check_file("[tasks]\nwholly = 4", &["tasks.wholly: unknown key; [tasks] knows group_size, source"]);
         check_file("[zzz]", &["zzz: unknown key; the sections are tasks, policy, telemetry"]);
         check_file("\"a b\" = 1", &["\"a b\": unknown key; the sections are tasks, policy, telemetry"]);
-    }
-
-    #[test]
-    fn sections_of_later_versions_are_refused_as_such() {
-        let later = |key: &str| format!("{key}: not part of this version of furrow; leave it out");
-        check_file("[dashboard]\nport = 1", &[&later("dashboard")]);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
@@ -12,7 +13,7 @@ use arrow::datatypes::{DataType, Fields};
 use furrow_rollout::{Id, Run, SCHEMA_VERSION, Shard};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder, RowSelection};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{KeyValue, ParquetMetaData, RowGroupMetaData};
 use serde::{Deserialize, Serialize};
@@ -348,6 +349,27 @@ impl TableFile {
         Ok(Rows { path, batches: Some(batches), row: PhantomData })
     }
 
+    /// Some of the file's rows as they lie, in the order of the file; only the leaves that `keeps` names are read
+    /// (`observation.screenshot.bytes`, `logprobs.list.item`), and row groups that hold none of the rows are not touched.
+    pub(crate) fn some_rows(
+        self,
+        wanted: &[Range<u64>],
+        keeps: impl Fn(&str) -> bool,
+    ) -> Result<impl Iterator<Item = Result<RecordBatch, RecordsError>>, RecordsError> {
+        let Self { path, builder } = self;
+        let (groups, ranges) = picked(builder.metadata(), wanted);
+        let held: i64 = groups.iter().map(|&group| builder.metadata().row_group(group).num_rows()).sum();
+        let schema = builder.parquet_schema();
+        let leaves = (0..schema.num_columns()).filter(|&leaf| keeps(&schema.column(leaf).path().string()));
+        let mask = ProjectionMask::leaves(schema, leaves);
+        let selection = RowSelection::from_consecutive_ranges(ranges.into_iter(), held as usize);
+        let batch_rows = batch_rows(builder.metadata(), &mask);
+        let builder = builder.with_projection(mask).with_batch_size(batch_rows);
+        let builder = builder.with_row_groups(groups).with_row_selection(selection);
+        let mut batches = guarded(&path, "read", || builder.build())?;
+        Ok(std::iter::from_fn(move || next_batch(&path, &mut batches)))
+    }
+
     /// The file's rows as they lie, for copying.
     pub(crate) fn batches(
         self,
@@ -382,6 +404,27 @@ fn next_batch(
     batches: &mut ParquetRecordBatchReader,
 ) -> Option<Result<RecordBatch, RecordsError>> {
     guarded(path, "read", || batches.next().transpose().map_err(ParquetError::from)).transpose()
+}
+
+/// The row groups that hold wanted rows, and where those lie when these groups follow each other.
+fn picked(metadata: &ParquetMetaData, wanted: &[Range<u64>]) -> (Vec<usize>, Vec<Range<usize>>) {
+    let (mut groups, mut ranges) = (Vec::new(), Vec::new());
+    let (mut begins, mut kept) = (0, 0);
+    for (index, group) in metadata.row_groups().iter().enumerate() {
+        let rows = u64::try_from(group.num_rows()).unwrap_or(0);
+        let inside = |range: &Range<u64>| range.start.max(begins)..range.end.min(begins + rows);
+        let here: Vec<_> = wanted.iter().map(inside).filter(|range| range.start < range.end).collect();
+        if !here.is_empty() {
+            let moved = |range: Range<u64>| {
+                (range.start - begins + kept) as usize..(range.end - begins + kept) as usize
+            };
+            ranges.extend(here.into_iter().map(moved));
+            groups.push(index);
+            kept += rows;
+        }
+        begins += rows;
+    }
+    (groups, ranges)
 }
 
 /// Rows a batch may hold: the columns' own sizes say how large a row is.

@@ -14,6 +14,7 @@ mod find;
 pub mod fixtures;
 mod gap;
 mod inspect;
+mod json;
 mod kept;
 mod manifest;
 pub mod merge;
@@ -24,6 +25,7 @@ mod schema;
 mod shard;
 mod statistics;
 mod verify;
+pub mod view;
 
 pub use config::{RecordsConfig, RecordsFile};
 pub use error::RecordsError;

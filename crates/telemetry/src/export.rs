@@ -31,6 +31,7 @@ pub struct Exporter {
     /// Whether the file ends in the middle of a line.
     torn: bool,
     role: Role,
+    started: String,
     time: TimeSource,
     figures: &'static Figures,
     first: Reading,
@@ -117,8 +118,9 @@ impl Exporter {
         let opened = open(path).and_then(|mut file| Ok((is_torn(&mut file)?, file)));
         let (torn, file) = opened.map_err(|source| ExportError::Open { path: path.to_owned(), source })?;
         let first = Reading { micros: time.micros(), points: figures.points() };
-        let last = first.clone();
-        Ok(Self { file, path: path.to_owned(), torn, role, time, figures, first, last, pss_due_micros: 0 })
+        let (last, started) = (first.clone(), rfc3339(time.wall_micros()));
+        let path = path.to_owned();
+        Ok(Self { file, path, torn, role, started, time, figures, first, last, pss_due_micros: 0 })
     }
 
     /// Appends a line about the time since the last one.
@@ -166,6 +168,8 @@ impl Exporter {
         line.insert("time".into(), rfc3339(self.time.wall_micros()).into());
         line.insert("role".into(), self.role.word().into());
         line.insert("pid".into(), std::process::id().into());
+        // With role and number it names the process, wherever it runs: in containers every process is number 1.
+        line.insert("started".into(), self.started.as_str().into());
         line.insert("uptime_seconds".into(), seconds(now.micros.saturating_sub(self.first.micros)).into());
         line.insert("interval_seconds".into(), seconds(interval_micros).into());
         line.insert("final".into(), is_final.into());

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use furrow_rollout::{Ancestry, End, Id, Run, Trajectory, WeightsOrder};
+use furrow_rollout::{Ancestry, End, EnvWorker, Id, PolicyWorker, Run, Trajectory, WeightsOrder};
 
 use super::{Claim, WeightsStanding};
 use crate::lease::Stale;
@@ -68,6 +68,8 @@ pub enum Answer {
     Finished,
     /// How far the job is.
     Progress(Box<Progress>),
+    /// What runs.
+    Running(Vec<Running>),
     /// Nothing new will be lent.
     Draining,
     /// No.
@@ -126,6 +128,23 @@ pub enum Refused {
         /// The trajectory.
         trajectory: Id<Trajectory>,
     },
+}
+
+/// A trajectory that runs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Running {
+    /// Where it belongs.
+    pub of: Ancestry,
+    /// Its task and seed.
+    pub draw: Arc<Draw>,
+    /// Who acts it.
+    pub env_worker: Id<EnvWorker>,
+    /// Who decides in it.
+    pub policy_worker: Id<PolicyWorker>,
+    /// Steps that are durable.
+    pub steps: u32,
+    /// When it was lent, wall clock, microseconds since the Unix epoch.
+    pub started_at_micros: i64,
 }
 
 /// How far the job is.

@@ -1,7 +1,7 @@
 //! Reads the entries of one spool file back, each checked against its CRC and its digest.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader, Read, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -47,6 +47,25 @@ impl SpoolReader {
             self.pass_over(&header)?;
         }
         Ok(None)
+    }
+
+    /// The newest step: the last entry, or the one before the ending.
+    pub(super) fn last_step(mut self) -> Result<Option<Entry>, SpoolError> {
+        let mut last = None;
+        while self.offset < self.extent {
+            let (at, header) = (self.offset, self.header()?);
+            if matches!(header.key, Key::Step(_)) {
+                last = Some(at);
+            }
+            self.pass_over(&header)?;
+        }
+        let Some(at) = last else { return Ok(None) };
+        if let Some(file) = &mut self.file {
+            file.seek(SeekFrom::Start(at)).map_err(|error| storage("read", &self.path, error))?;
+        }
+        self.offset = at;
+        let header = self.header()?;
+        self.payload(&header).map(Some)
     }
 
     fn header(&mut self) -> Result<Header, SpoolError> {

@@ -253,6 +253,17 @@ impl CoordinatorService for Coordinator {
         Err(Status::unimplemented("no worker asks"))
     }
 
+    async fn running(&self, _: Request<v1::RunningRequest>) -> Result<Response<v1::RunningResponse>, Status> {
+        Err(Status::unimplemented("no worker asks"))
+    }
+
+    async fn last_step(
+        &self,
+        _: Request<v1::LastStepRequest>,
+    ) -> Result<Response<v1::LastStepResponse>, Status> {
+        Err(Status::unimplemented("no worker asks"))
+    }
+
     async fn publish(
         &self,
         _request: Request<v1::PublishRequest>,

@@ -6,7 +6,10 @@
 use std::path::Path;
 
 use furrow_records::fixtures::{self, Plot};
-use furrow_records::{Committed, Draft, Manifest, Rescore, ShardStage, ShardWriter, Table, WrittenFile};
+use furrow_records::merge;
+use furrow_records::{
+    Committed, Draft, Manifest, Op, RecordsFile, Rescore, ShardStage, ShardWriter, Table, WrittenFile,
+};
 use furrow_rollout::{GroupRecord, StepRecord, TrajectoryRecord};
 use futures::executor::block_on;
 
@@ -54,4 +57,22 @@ pub fn publish_group(dir: &Path, group: u64, slots: u32) -> Vec<WrittenFile> {
 /// Every stage of every table, in the order it is reached.
 pub fn stages(tables: &[Table]) -> Vec<(Table, ShardStage)> {
     tables.iter().flat_map(|&table| ShardStage::ALL.map(|stage| (table, stage))).collect()
+}
+
+/// Makes one file of each table's small ones and sets those aside, as a coordinator does.
+pub fn merge_all(dir: &Path) {
+    let file = RecordsFile { merge_below_bytes: 1 << 20, merge_files_min: 2, ..RecordsFile::default() };
+    let config = file.check().unwrap();
+    let mut manifest = open(dir);
+    for plan in &merge::plan(manifest.snapshot(), &config) {
+        let shard = fixtures::plan(dir, &format!("merged-{}", plan.table));
+        let merged = merge::merge(&shard, plan, |_, _| {}).unwrap();
+        let draft = Draft {
+            op: Op::Replace,
+            removed: plan.parts.iter().map(|part| part.path.clone()).collect(),
+            ..Draft::append(vec![merged], shard.run_id, 1, shard.shard_id, fixtures::STARTED)
+        };
+        block_on(manifest.commit(&draft)).unwrap();
+        merge::set_aside(dir, &draft.removed).unwrap();
+    }
 }

@@ -1,0 +1,130 @@
+// Charts as SVG, each with a sentence for those who do not see it and its numbers as a table behind a click.
+
+import { el, svg, table } from "./dom.js";
+import { NONE, number, percent, words } from "./format.js";
+
+const WIDTH = 640;
+
+/** Parts of a whole as one bar and a legend: where time went. */
+export function waterfall(parts, write, label) {
+  const shown = parts.filter((part) => part.micros > 0);
+  if (shown.length === 0) return el("p", { class: "note" }, "No time was accounted for yet.");
+  const sentence = shown.map((part) => `${words(part.cause)} ${percent(part.share)}`).join(", ");
+  return el(
+    "div",
+    { class: "waterfall" },
+    el(
+      "div",
+      { class: "bar", role: "img", "aria-label": `${label}: ${sentence}` },
+      shown.map((part) => el("span", { class: `part part-${part.cause}`, title: `${words(part.cause)}: ${percent(part.share)}`, style: { "flex-grow": part.share } })),
+    ),
+    el(
+      "ul",
+      { class: "legend" },
+      parts.map((part) =>
+        el(
+          "li",
+          { class: part.micros > 0 ? null : "empty" },
+          el("span", { class: `swatch part-${part.cause}`, "aria-hidden": "true" }),
+          el("span", { class: "name" }, words(part.cause)),
+          el("span", { class: "number" }, write(part.micros)),
+          el("span", { class: "number strong" }, percent(part.share)),
+        ),
+      ),
+    ),
+  );
+}
+
+const step = (span) => {
+  const rough = span / 4;
+  const power = 10 ** Math.floor(Math.log10(rough || 1));
+  return [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough) ?? 1;
+};
+
+/** A line over time: points are `{ at, value }`, `at` in seconds since the Unix epoch; gaps where a value is missing. */
+export function line(points, { label, write = number, max, height = 170 }) {
+  const known = points.filter((point) => point.value !== null && Number.isFinite(point.value));
+  if (known.length < 2) return el("p", { class: "note" }, "A line needs two points: not enough has ended yet.");
+  const [left, right, top, bottom] = [52, 10, 10, 24];
+  const from = points[0].at;
+  const span = points[points.length - 1].at - from || 1;
+  const highest = max ?? Math.max(...known.map((point) => point.value));
+  const rise = step(highest || 1);
+  const ceiling = max ?? Math.max(rise, Math.ceil(highest / rise) * rise);
+  const x = (at) => left + ((at - from) / span) * (WIDTH - left - right);
+  const y = (value) => top + (1 - value / ceiling) * (height - top - bottom);
+  let path = "";
+  let pen = "M";
+  for (const point of points) {
+    if (point.value === null || !Number.isFinite(point.value)) {
+      pen = "M";
+    } else {
+      path += `${pen}${x(point.at).toFixed(1)} ${y(point.value).toFixed(1)}`;
+      pen = "L";
+    }
+  }
+  const marks = [];
+  for (let value = 0; value <= ceiling * 1.0001; value += max ? max / 4 : rise) {
+    marks.push(svg("line", { class: "grid", x1: left, x2: WIDTH - right, y1: y(value), y2: y(value) }));
+    marks.push(svg("text", { class: "tick end", x: left - 6, y: y(value) + 4 }, write(value)));
+  }
+  const clock = (at) => new Date(at * 1000).toLocaleTimeString([], span > 172800 ? { month: "short", day: "numeric" } : { hour: "2-digit", minute: "2-digit" });
+  for (const share of [0, 0.5, 1]) {
+    const at = from + share * span;
+    marks.push(svg("text", { class: `tick ${["start", "middle", "end"][share * 2]}`, x: x(at), y: height - 6 }, clock(at)));
+  }
+  const values = known.map((point) => point.value);
+  const sentence = `${label}: ${known.length} points, from ${write(Math.min(...values))} to ${write(Math.max(...values))}, last ${write(values[values.length - 1])}`;
+  const picture = svg("svg", { class: "chart", viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": sentence }, marks, svg("path", { class: "curve", d: path }));
+  const rows = known.map((point) => [clock(point.at), write(point.value)]);
+  return el("figure", {}, picture, numbers(rows, ["time", label]));
+}
+
+/** A histogram: pairs of a value and how often. */
+export function histogram(pairs, { label, height = 150, bars = 32 }) {
+  if (pairs.length === 0) return el("p", { class: "note" }, "Nothing to count yet.");
+  const [least, most] = [pairs[0][0], pairs[pairs.length - 1][0]];
+  const width = Math.max(1, Math.ceil((most - least + 1) / bars));
+  const bins = new Array(Math.floor((most - least) / width) + 1).fill(0);
+  for (const [value, times] of pairs) bins[Math.floor((value - least) / width)] += times;
+  const highest = Math.max(...bins);
+  const [left, right, top, bottom] = [52, 10, 10, 24];
+  const wide = (WIDTH - left - right) / bins.length;
+  const name = (bin) => (width === 1 ? `${least + bin}` : `${least + bin * width}–${least + (bin + 1) * width - 1}`);
+  const tall = (times) => (times / highest) * (height - top - bottom);
+  const columns = bins.map((times, bin) =>
+    svg("rect", { class: "column", x: left + bin * wide + 1, y: height - bottom - tall(times), width: Math.max(1, Math.min(wide - 2, 60)), height: tall(times) }, svg("title", {}, `${name(bin)}: ${number(times)}`)),
+  );
+  const every = Math.ceil(bins.length / 10);
+  const ticks = bins.map((_, bin) => (bin % every === 0 ? svg("text", { class: "tick middle", x: left + bin * wide + Math.min(wide, 62) / 2, y: height - 6 }, name(bin)) : null));
+  const sentence = `${label}: ${bins.length} bars, most (${number(highest)}) at ${name(bins.indexOf(highest))}`;
+  const scale = svg("text", { class: "tick end", x: left - 6, y: top + 8 }, number(highest));
+  const picture = svg("svg", { class: "chart", viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": sentence }, svg("line", { class: "grid", x1: left, x2: WIDTH - right, y1: height - bottom, y2: height - bottom }), columns, ticks, scale);
+  return el("figure", {}, picture, numbers(bins.map((times, bin) => [name(bin), number(times)]), [label, "count"]));
+}
+
+/** Words and how often, as bars: an object or pairs. */
+export function bars(entries, label) {
+  const pairs = (Array.isArray(entries) ? entries : Object.entries(entries)).sort((a, b) => b[1] - a[1]);
+  if (pairs.length === 0) return el("p", { class: "note" }, NONE);
+  const whole = pairs.reduce((sum, [, times]) => sum + times, 0);
+  const most = pairs[0][1] || 1;
+  return el(
+    "ul",
+    { class: "bars", "aria-label": label },
+    pairs.slice(0, 20).map(([name, times]) =>
+      el("li", {}, el("span", { class: "name", title: name }, words(name)), el("span", { class: "track", "aria-hidden": "true" }, el("span", { class: "fill", style: { width: `${(100 * times) / most}%` } })), el("span", { class: "number" }, number(times)), el("span", { class: "number strong" }, percent(times / whole))),
+    ),
+  );
+}
+
+function numbers(rows, names) {
+  const fold = el("details", { class: "numbers" }, el("summary", {}, "Numbers"));
+  // Made when asked for: most people look at the picture.
+  fold.addEventListener("toggle", () => {
+    if (fold.open && fold.children.length === 1) {
+      fold.append(table(names.map((name, at) => ({ name, of: (row) => row[at], numeric: at > 0 })), rows, names.join(" and ")));
+    }
+  });
+  return fold;
+}

@@ -1,0 +1,188 @@
+// A table of any length: only the rows in sight exist, and only what was scrolled to is asked for.
+//
+// A browser draws nothing beyond some 30 million pixels. Beyond 8 million the scroll position is a share of the whole: a million rows
+// are 8 pixels apart, and the arrow keys still go one by one.
+
+import { el, put } from "./dom.js";
+import { count } from "./format.js";
+
+const ROW = 34;
+const TALLEST = 8e6;
+const CHUNK = 100;
+const CHUNKS_KEPT = 40;
+
+/**
+ * `columns`: `{ name, of(row), numeric, width, sort }`; `fetch(offset, limit)` gives `{ matched, rows }`; `open(row)` is called for the
+ * row that was chosen; `sorted(column)` when a heading was. A column that is `wide` is left out where there is no room for it.
+ */
+export class Grid {
+  constructor({ columns, fetch, open, sorted, label }) {
+    Object.assign(this, { all: columns, fetch, open, sorted, label });
+    this.chunks = new Map();
+    this.asked = new Set();
+    this.matched = 0;
+    this.at = 0;
+    this.turn = 0;
+    this.head = el("div", { class: "grid-row grid-head", role: "row", "aria-rowindex": "1" });
+    this.rows = el("div", { class: "grid-rows", role: "rowgroup" });
+    this.spacer = el("div", { class: "grid-spacer" }, this.rows);
+    this.scroller = el("div", { class: "grid-scroll", role: "presentation", on: { scroll: () => this.draw() } }, this.spacer);
+    this.node = el(
+      "div",
+      { class: "grid", role: "grid", tabindex: "0", "aria-label": label, "aria-readonly": "true", on: { keydown: (event) => this.key(event) } },
+      el("div", { role: "rowgroup" }, this.head),
+      this.scroller,
+    );
+    this.fit();
+    this.watch = new ResizeObserver(() => {
+      this.fit();
+      this.draw();
+    });
+    this.watch.observe(this.scroller);
+  }
+
+  /** Columns that a narrow page can do without are left out of it. */
+  fit() {
+    const columns = this.all.filter((column) => !column.wide || window.innerWidth >= 1200);
+    if (columns.length === this.columns?.length) return;
+    this.columns = columns;
+    this.layout = columns.map((column) => column.width).join(" ");
+    this.head.style.setProperty("grid-template-columns", this.layout);
+    this.drawHead();
+  }
+
+  close() {
+    this.watch.disconnect();
+    this.turn += 1;
+  }
+
+  /** Asks anew for what is in sight; `sort` is shown in the headings. */
+  async refresh(sort, fromTop) {
+    this.sort = sort;
+    this.turn += 1;
+    this.chunks.clear();
+    this.asked.clear();
+    if (fromTop) {
+      this.at = 0;
+      this.scroller.scrollTop = 0;
+    }
+    this.drawHead();
+    await this.ask(Math.floor(this.first() / CHUNK));
+    this.draw();
+  }
+
+  get height() {
+    return Math.min(this.matched * ROW, TALLEST);
+  }
+
+  get fits() {
+    return Math.max(1, Math.floor(this.scroller.clientHeight / ROW));
+  }
+
+  /** The row at the top. */
+  first() {
+    if (this.matched * ROW <= TALLEST) return Math.floor(this.scroller.scrollTop / ROW);
+    const share = this.scroller.scrollTop / Math.max(1, this.height - this.scroller.clientHeight);
+    return Math.round(Math.min(1, share) * Math.max(0, this.matched - this.fits));
+  }
+
+  /** Scrolls so that a row is in sight. */
+  reveal(row) {
+    const [first, fits] = [this.first(), this.fits];
+    if (row >= first && row < first + fits) return;
+    const top = row < first ? row : row - fits + 1;
+    if (this.matched * ROW <= TALLEST) this.scroller.scrollTop = top * ROW;
+    else this.scroller.scrollTop = (top / Math.max(1, this.matched - fits)) * (this.height - this.scroller.clientHeight);
+  }
+
+  async ask(chunk) {
+    if (this.chunks.has(chunk) || this.asked.has(chunk)) return;
+    const turn = this.turn;
+    this.asked.add(chunk);
+    try {
+      const answer = await this.fetch(chunk * CHUNK, CHUNK);
+      if (turn !== this.turn) return;
+      this.matched = answer.matched;
+      this.at = Math.min(this.at, Math.max(0, this.matched - 1));
+      this.chunks.set(chunk, answer.rows);
+      if (this.chunks.size > CHUNKS_KEPT) this.chunks.delete(this.chunks.keys().next().value);
+    } finally {
+      if (turn === this.turn) this.asked.delete(chunk);
+    }
+  }
+
+  row(index) {
+    return this.chunks.get(Math.floor(index / CHUNK))?.[index % CHUNK];
+  }
+
+  draw() {
+    this.node.setAttribute("aria-rowcount", String(this.matched + 1));
+    this.spacer.style.setProperty("height", `${Math.max(this.height, 1)}px`);
+    const first = this.first();
+    const last = Math.min(this.matched, first + this.fits + 2);
+    const isScaled = this.matched * ROW > TALLEST;
+    const top = isScaled ? Math.min(this.scroller.scrollTop, this.height - (last - first) * ROW) : first * ROW;
+    this.rows.style.setProperty("transform", `translateY(${Math.max(0, top)}px)`);
+    const lines = [];
+    for (let index = first; index < last; index += 1) lines.push(this.line(index));
+    put(this.rows, lines);
+    this.node.setAttribute("aria-activedescendant", this.matched > 0 ? `row-${this.at}` : "");
+    for (const chunk of new Set([Math.floor(first / CHUNK), Math.floor(Math.max(first, last - 1) / CHUNK)])) {
+      if (this.matched > 0 && !this.chunks.has(chunk) && !this.asked.has(chunk)) {
+        // Somebody who drags the bar passes thousands of rows: what is gone again is not asked for.
+        const turn = this.turn;
+        setTimeout(() => {
+          const here = this.first();
+          const near = chunk >= Math.floor(here / CHUNK) && chunk <= Math.floor((here + this.fits + 2) / CHUNK);
+          if (turn === this.turn && near) this.ask(chunk).then(() => this.draw(), () => {});
+        }, 60);
+      }
+    }
+  }
+
+  line(index) {
+    const row = this.row(index);
+    const cells = this.columns.map((column) => el("span", { role: "gridcell", class: column.numeric ? "number" : null }, row ? column.of(row) : "…"));
+    const choose = () => {
+      this.at = index;
+      this.draw();
+      if (row) this.open(row);
+    };
+    return el(
+      "div",
+      { id: `row-${index}`, role: "row", "aria-rowindex": index + 2, "aria-selected": index === this.at ? "true" : "false", class: `grid-row ${index === this.at ? "at" : ""}`, style: { "grid-template-columns": this.layout }, on: { click: choose } },
+      cells,
+    );
+  }
+
+  drawHead() {
+    put(
+      this.head,
+      this.columns.map((column) => {
+        const isSorted = column.sort !== undefined && this.sort?.column === column.sort;
+        const arrow = isSorted ? (this.sort.descending ? " ↓" : " ↑") : "";
+        const order = isSorted ? (this.sort.descending ? "descending" : "ascending") : null;
+        const name = column.sort ? el("button", { type: "button", class: "quiet", on: { click: () => this.sorted(column.sort) } }, column.name, arrow) : column.name;
+        return el("span", { role: "columnheader", "aria-sort": order, class: column.numeric ? "number" : null }, name);
+      }),
+    );
+  }
+
+  key(event) {
+    if (event.target !== this.node) return;
+    const moves = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: this.fits, PageUp: -this.fits, Home: -Infinity, End: Infinity };
+    if (event.key in moves && this.matched > 0) {
+      event.preventDefault();
+      this.at = Math.max(0, Math.min(this.matched - 1, this.at + moves[event.key]));
+      this.reveal(this.at);
+      this.draw();
+    } else if (event.key === "Enter" && this.row(this.at)) {
+      event.preventDefault();
+      this.open(this.row(this.at));
+    }
+  }
+
+  summary(total) {
+    return this.matched === total ? `${count(total)} trajectories` : `${count(this.matched)} of ${count(total)} trajectories`;
+  }
+}

@@ -1,0 +1,97 @@
+// Learning: whether the policy gets better, and what a trainer gets to see of it.
+
+import { ask } from "./ask.js";
+import { bars, histogram } from "./charts.js";
+import { card, el, put, table } from "./dom.js";
+import { NONE, count, number, percent } from "./format.js";
+
+export async function show(stage, { tell }) {
+  const draw = async () => {
+    const figures = await ask("/api/learning");
+    tell(figures.head);
+    put(stage, page(figures));
+  };
+  await draw();
+  // Reading what is kept goes through the whole table: once in a while is enough.
+  let last = Date.now();
+  return {
+    changed: () => {
+      if (Date.now() - last < 15000) return;
+      last = Date.now();
+      draw().catch(() => {});
+    },
+  };
+}
+
+function page(figures) {
+  const { all } = figures;
+  if (all.trajectories === 0) return [el("h1", {}, "Learning"), el("p", { class: "card" }, "No trajectory is published yet.")];
+  return [
+    el("h1", {}, "Learning"),
+    el(
+      "div",
+      { class: "tiles" },
+      tile("Success rate", percent(all.success_rate), `${count(all.successes)} of ${count(all.judged)} judged`),
+      tile("Mean reward", number(all.reward_mean), `of ${count(all.scored)} scored`),
+      tile("Groups without spread", percent(figures.zero_variance_share), `of ${count(figures.groups)} closed: nothing to learn from`),
+      tile("Invalid actions", percent(figures.invalid_action_rate), "of all replies"),
+      tile("Response length", number(figures.response_tokens_per_step), "tokens a step"),
+      tile("Entropy", number(figures.entropy_mean), "nats a sampled token"),
+    ),
+    card("By policy version", {}, byVersion(figures)),
+    card("By suite", {}, table([{ name: "suite", of: (row) => row.suite }, ...COUNTS], figures.by_suite, "By suite")),
+    card("By task", {}, byTask(figures)),
+    el("div", { class: "columns" }, card("Versions behind when a trajectory ended", {}, histogram(figures.staleness, { label: "versions behind" })), card("Steps of scored trajectories", {}, histogram(figures.lengths, { label: "steps" }))),
+    el("div", { class: "columns" }, card("Why responses ended", {}, bars(figures.finish_reasons, "finish reasons")), card("What came of actions", {}, bars(figures.outcomes, "outcomes"))),
+    el("div", { class: "columns" }, card("Where a step's state came from", {}, bars(figures.state_origins, "state origins")), card("Kept and left out by a trainer", {}, kept(figures.kept))),
+  ];
+}
+
+const COUNTS = [
+  { name: "scored", of: (row) => count(row.scored), numeric: true },
+  { name: "failed", of: (row) => count(row.failed), numeric: true },
+  { name: "success", of: (row) => percent(row.success_rate), numeric: true },
+  { name: "reward", of: (row) => number(row.reward_mean), numeric: true },
+  { name: "steps", of: (row) => number(row.steps_mean), numeric: true },
+  { name: "invalid", of: (row) => percent(row.invalid_action_rate), numeric: true },
+];
+
+function tile(name, value, note) {
+  return el("div", { class: "tile" }, el("p", { class: "name" }, name), el("p", { class: "value" }, value), el("p", { class: "note" }, note));
+}
+
+/** Drift shows here: entropy, log-prob and length of what was sampled, version after version. */
+function byVersion(figures) {
+  const columns = [
+    { name: "version", of: (row) => row.version ?? NONE },
+    ...COUNTS,
+    { name: "tokens a step", of: (row) => number(row.response_tokens_per_step), numeric: true },
+    { name: "entropy", of: (row) => number(row.entropy_mean), numeric: true },
+    { name: "log-prob", of: (row) => number(row.logprob_mean), numeric: true },
+    { name: "no spread", of: (row) => percent(row.zero_variance_share), numeric: true },
+  ];
+  return [table(columns, figures.by_version, "By policy version"), more(figures.versions_left_out, "older versions are not shown")];
+}
+
+function byTask(figures) {
+  const name = (row) => el("a", { href: `/trajectories?task_id=${encodeURIComponent(row.task_id)}` }, row.task_id);
+  return [el("div", { class: "tall" }, table([{ name: "task", of: name }, { name: "suite", of: (row) => row.suite }, ...COUNTS], figures.by_task, "By task")), more(figures.tasks_left_out, "tasks with fewer attempts are not shown")];
+}
+
+function more(left, what) {
+  return left > 0 ? el("p", { class: "note" }, `${count(left)} ${what}.`) : null;
+}
+
+function kept(report) {
+  if (!report) return el("p", { class: "note" }, NONE);
+  const columns = [
+    { name: "", of: (line) => (line.by === "all" ? "all" : `${line.by} ${line.value}`) },
+    { name: "attempts", of: (line) => count(line.trajectories), numeric: true },
+    { name: "kept", of: (line) => count(line.kept), numeric: true },
+    { name: "no spread", of: (line) => count(line.zero_variance), numeric: true },
+    { name: "stale", of: (line) => count(line.stale), numeric: true },
+    { name: "failed", of: (line) => count(Object.values(line.failed).reduce((sum, times) => sum + times, 0)), numeric: true },
+    { name: "reward, kept", of: (line) => number(line.reward_mean_kept), numeric: true },
+  ];
+  return el("div", { class: "tall" }, table(columns, report.lines, "Kept and left out"));
+}

@@ -1,0 +1,101 @@
+// Sessions: a tile for each trajectory that runs, with its newest picture. Only tiles in sight ask for theirs.
+
+import { ask } from "./ask.js";
+import { el, put } from "./dom.js";
+import { duration, plural, words } from "./format.js";
+
+export async function show(stage) {
+  const tiles = new Map();
+  const grid = el("div", { class: "sessions", role: "list", "aria-label": "Sessions" });
+  const told = el("p", { class: "note", role: "status" });
+  const seen = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      const tile = tiles.get(entry.target.dataset.id);
+      if (!tile) continue;
+      tile.inSight = entry.isIntersecting;
+      if (tile.inSight) fetchStep(tile);
+    }
+  }, { rootMargin: "200px" });
+  put(stage, el("h1", {}, "Sessions"), told, grid);
+
+  let isOpen = true;
+  const draw = async () => {
+    const { is_live, sessions } = await ask("/api/sessions");
+    if (!isOpen) return;
+    told.textContent = is_live ? `${plural(sessions.length, "session")} running` : "Nothing runs: the job is over, or its coordinator does not answer.";
+    const running = new Set(sessions.map((session) => session.trajectory_id));
+    for (const [id, tile] of tiles) {
+      if (running.has(id)) continue;
+      seen.unobserve(tile.node);
+      tile.node.remove();
+      tiles.delete(id);
+    }
+    for (const session of sessions) {
+      let tile = tiles.get(session.trajectory_id);
+      if (!tile) {
+        tile = make(session);
+        tiles.set(session.trajectory_id, tile);
+        grid.append(tile.node);
+        seen.observe(tile.node);
+      }
+      tile.session = session;
+      if (tile.inSight && tile.shown !== session.steps) fetchStep(tile);
+    }
+  };
+
+  /** How long each waits, once a second, without asking anybody. */
+  const tick = () => {
+    for (const tile of tiles.values()) {
+      const since = tile.last?.observed_at ?? tile.session.started_at;
+      tile.since.textContent = duration(Math.max(0, Date.now() * 1000 - since));
+      tile.state.textContent = tile.session.steps === 0 ? "first step" : `step ${tile.session.steps + 1}`;
+    }
+  };
+
+  async function fetchStep(tile) {
+    const steps = tile.session.steps;
+    if (steps === 0 || tile.shown === steps || tile.isAsking) return;
+    tile.isAsking = true;
+    try {
+      const base = `/api/sessions/${encodeURIComponent(tile.session.trajectory_id)}`;
+      tile.last = await ask(base);
+      tile.shown = steps;
+      tile.picture.setAttribute("src", `${base}/screenshot?step=${tile.last.step}`);
+      tile.picture.setAttribute("alt", `Newest screenshot: ${tile.last.title}`);
+      put(tile.did, words(tile.last.action), " ", el("span", { class: `tag ${["ok", "answered", "option_chosen"].includes(tile.last.outcome) ? "good" : "bad"}` }, words(tile.last.outcome)));
+      tile.node.title = tile.last.url;
+    } catch {
+      // It ended between two looks: its tile goes with the next one.
+    } finally {
+      tile.isAsking = false;
+    }
+  }
+
+  function make(session) {
+    const picture = el("img", { alt: "No picture yet", loading: "lazy", decoding: "async" });
+    const [state, since] = [el("span", { class: "strong" }), el("span", { class: "number" })];
+    const did = el("p", { class: "note did" }, "no step yet");
+    const node = el(
+      "article",
+      { class: "session", role: "listitem", tabindex: "0", "data-id": session.trajectory_id, "aria-label": `${session.task_id}, ${session.trajectory_id}` },
+      el("div", { class: "frame" }, picture),
+      el("p", { class: "between" }, state, since),
+      el("p", { class: "task", title: session.task_id }, session.task_id),
+      did,
+      el("p", { class: "note" }, el("code", {}, session.trajectory_id)),
+    );
+    return { session, node, picture, state, since, did, inSight: false, shown: 0, last: null, isAsking: false };
+  }
+
+  await draw();
+  tick();
+  const ticking = setInterval(tick, 1000);
+  return {
+    changed: () => draw().then(tick, () => {}),
+    close: () => {
+      isOpen = false;
+      clearInterval(ticking);
+      seen.disconnect();
+    },
+  };
+}

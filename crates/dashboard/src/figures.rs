@@ -1,0 +1,427 @@
+//! What every figure of the pages means: which sum is divided by which. `docs/DASHBOARD.md` tells the same with examples, and
+//! `tests/figures.py` computes it a second time from the files.
+//!
+//! Two sources, never mixed within a figure: the data set ([`Tally`]: what is published, to the microsecond) and the hours of the run
+//! ([`Totals`]: `metrics.jsonl`). Only the hours know of idle time. A figure whose
+//! source is not there is `null`, never 0.
+
+use furrow_records::view::{Counts, Minute, StepSums, Tally};
+use furrow_rollout::Cause;
+use furrow_telemetry::{DeviceUse, Label, SlotUse};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::hours::{Moment, Totals};
+
+/// What a device is, in the name of its hour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Device {
+    /// A GPU-hour is one GPU for one hour, whatever it did.
+    Gpu,
+    /// The `cpu` backend: a CPU-hour is one engine on a machine's processor for one hour, whatever it did.
+    Cpu,
+    /// A policy without a device: scripted, random, remote.
+    None,
+}
+
+/// A share of a whole, with a name.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Part {
+    /// What the time went to.
+    pub cause: &'static str,
+    /// Which wait or work it belongs to.
+    pub group: &'static str,
+    /// Microseconds.
+    pub micros: u64,
+    /// Of the whole, 0 to 1.
+    pub share: f64,
+}
+
+const MICROS_PER_HOUR: f64 = 3.6e9;
+/// Points of a chart over time: one for each 8 pixels of a wide page.
+const POINTS_MAX: i64 = 120;
+/// Lines of a table by version, newest first.
+const VERSIONS_MAX: usize = 200;
+/// Lines of a table by task, those with the most attempts first.
+const TASKS_MAX: usize = 1000;
+
+/// The figures of the Overview.
+pub(crate) fn overview(
+    tally: &Tally,
+    totals: Option<&Totals>,
+    moments: &[Moment],
+    device: Device,
+    usd_per_device_hour: Option<f64>,
+) -> Value {
+    let all = &tally.all;
+    let wall_micros = tally.started_at.zip(tally.ended_at).map(|(from, to)| (to - from).max(0) as f64);
+    let wall_seconds = wall_micros.map(|micros| micros / 1e6);
+    let with_device = totals.filter(|totals| totals.device_total() > 0);
+    let device_hours = with_device.map(|totals| hours(totals.device_total()));
+    let cost = device_hours.zip(usd_per_device_hour).map(|(hours, usd)| hours * usd);
+    let cost = cost.map(|usd| usd + all.cost_usd).or((all.cost_usd > 0.0).then_some(all.cost_usd));
+    let scored = totals.map_or(all.scored, |totals| totals.scored);
+    json!({
+        "counts": counts(all),
+        "ends": tally.ends.iter().map(|((end, status), count)| json!({
+            "end": end, "status": status, "trajectories": count
+        })).collect::<Vec<_>>(),
+        "started_at": tally.started_at,
+        "ended_at": tally.ended_at,
+        "wall_seconds": wall_seconds,
+        "device": device,
+        "throughput": {
+            "trajectories_per_device_hour": with_device.and_then(per_device_hour),
+            "ceiling_device_bound": with_device.and_then(|totals| ratio(totals.scored as f64, hours(totals.device_busy()))),
+            "ceiling_session_bound": with_device.and_then(ceiling_session_bound),
+            "trajectories_per_slot_hour": totals.and_then(|totals| ratio(totals.scored as f64, hours(totals.slot_total()))),
+            "trajectories_per_hour": wall_micros.and_then(|micros| ratio(all.scored as f64, micros / MICROS_PER_HOUR)),
+            "steps_per_second": wall_seconds.and_then(|seconds| ratio(all.steps as f64, seconds)),
+        },
+        "tokens": tokens(&tally.steps, wall_seconds),
+        "device_hours": device_hours,
+        "device_micros_of_trajectories": all.gpu_micros,
+        "device_parts": with_device.map(device_parts),
+        "slot_parts": totals.filter(|totals| totals.slot_total() > 0).map(slot_parts),
+        "session_parts": session_parts(tally, totals),
+        "cost_usd": cost,
+        "cost_usd_per_trajectory": cost.and_then(|usd| ratio(usd, scored as f64)),
+        "versions": versions(tally),
+        "over_time": over_time(tally),
+        "hours_over_time": hours_over_time(moments),
+    })
+}
+
+/// Trajectories with a reward for each hour of a device, idle or not.
+fn per_device_hour(totals: &Totals) -> Option<f64> {
+    ratio(totals.scored as f64, hours(totals.device_total()))
+}
+
+/// What the measured figure would be had no slot of the environment workers ever been empty: measured × all slot time ÷ busy slot time.
+fn ceiling_session_bound(totals: &Totals) -> Option<f64> {
+    let measured = per_device_hour(totals)?;
+    Some(measured * ratio(totals.slot_total() as f64, totals.slot_busy() as f64)?)
+}
+
+fn hours(micros: u64) -> f64 {
+    micros as f64 / MICROS_PER_HOUR
+}
+
+/// A rate; `None` where there is nothing to divide by.
+fn ratio(part: f64, whole: f64) -> Option<f64> {
+    (whole > 0.0).then(|| part / whole)
+}
+
+fn share(part: u64, whole: u64) -> Option<f64> {
+    ratio(part as f64, whole as f64)
+}
+
+/// Sums over some trajectories and the rates made of them. Failed trajectories are in no rate of success or reward.
+fn counts(counts: &Counts) -> Value {
+    json!({
+        "trajectories": counts.trajectories(),
+        "scored": counts.scored,
+        "failed": counts.failed,
+        "judged": counts.judged,
+        "successes": counts.successes,
+        "steps": counts.steps,
+        "success_rate": share(counts.successes, counts.judged),
+        "reward_mean": ratio(counts.reward_sum, counts.scored as f64),
+        "failure_rate": share(counts.failed, counts.trajectories()),
+        "steps_mean": share(counts.steps, counts.trajectories()),
+        "response_tokens_per_step": share(counts.response_tokens, counts.steps),
+        "invalid_action_rate": share(counts.invalid_actions, counts.steps),
+        "device_seconds_per_scored": ratio(counts.gpu_micros as f64 / 1e6, counts.scored as f64),
+    })
+}
+
+/// Tokens by how the model came by them. Reused ones cost nothing: that is what resident state is for.
+fn tokens(steps: &StepSums, wall_seconds: Option<f64>) -> Value {
+    let per_second = |tokens: u64| wall_seconds.and_then(|seconds| ratio(tokens as f64, seconds));
+    json!({
+        "generated": steps.generated_tokens,
+        "prefilled": steps.prefill_tokens,
+        "reused": steps.reused_tokens,
+        "generated_per_second": per_second(steps.generated_tokens),
+        "prefilled_per_second": per_second(steps.prefill_tokens),
+        "reused_per_second": per_second(steps.reused_tokens),
+        "reused_share": share(steps.reused_tokens, steps.reused_tokens + steps.prefill_tokens),
+    })
+}
+
+/// Where the time of devices went; each microsecond in one part, idle ones by their cause.
+pub(crate) fn device_parts(totals: &Totals) -> Vec<Part> {
+    let group = |used: DeviceUse| match used {
+        DeviceUse::NoWork | DeviceUse::NoRoom | DeviceUse::Host => "idle",
+        _ => "busy",
+    };
+    parts(DeviceUse::ALL.iter().map(|&used| (used.word(), group(used), totals.device(used))))
+}
+
+/// Where the time of slots went: a trajectory in it, or idle by cause.
+pub(crate) fn slot_parts(totals: &Totals) -> Vec<Part> {
+    let micros = |used: &SlotUse| totals.slot_micros.get(used.index()).copied().unwrap_or(0);
+    let group = |used: &SlotUse| if *used == SlotUse::Busy { "busy" } else { "idle" };
+    parts(SlotUse::ALL.iter().map(|used| (used.word(), group(used), micros(used))))
+}
+
+/// Where the time of trajectories went, from the queue to the score: of the published ones, or of those that still run where nothing
+/// is published yet (which have no queue and no score).
+pub(crate) fn session_parts(tally: &Tally, totals: Option<&Totals>) -> Vec<Part> {
+    let published = |cause: &str| tally.session_micros.get(cause).copied().unwrap_or(0);
+    let is_empty = tally.session_micros.is_empty();
+    let running = |cause: Cause| {
+        totals.and_then(|totals| totals.session_micros.get(cause.index()).copied()).unwrap_or(0)
+    };
+    let causes = Cause::ALL.iter().map(|&cause| {
+        let group = match cause {
+            Cause::Policy => "policy",
+            Cause::Record => "record",
+            _ => "browser",
+        };
+        let micros = if is_empty { running(cause) } else { published(cause.as_str()) };
+        (cause.as_str(), group, micros)
+    });
+    let queue = ("queue", "queue", published("queue"));
+    let score = ("score", "scoring", published("score"));
+    parts([queue].into_iter().chain(causes).chain([score]))
+}
+
+fn parts(each: impl Iterator<Item = (&'static str, &'static str, u64)>) -> Vec<Part> {
+    let each: Vec<_> = each.collect();
+    let whole: u64 = each.iter().map(|(_, _, micros)| micros).sum();
+    let part =
+        |(cause, group, micros)| Part { cause, group, micros, share: share(micros, whole).unwrap_or(0.0) };
+    each.into_iter().map(part).collect()
+}
+
+fn versions(tally: &Tally) -> Value {
+    let known: Vec<i32> = tally.by_version.keys().copied().filter(|version| *version >= 0).collect();
+    let (sum, count) = tally.staleness.iter().fold((0i64, 0u64), |(sum, all), (behind, count)| {
+        (sum + i64::from(*behind) * *count as i64, all + count)
+    });
+    json!({
+        "oldest": known.first(),
+        "newest": known.last(),
+        "staleness_mean": ratio(sum as f64, count as f64),
+        "staleness_max": tally.staleness.keys().last(),
+    })
+}
+
+/// What ended when, in equal spans of whole minutes.
+fn over_time(tally: &Tally) -> Value {
+    let Some((first, last)) = tally.minutes.keys().next().zip(tally.minutes.keys().next_back()) else {
+        return json!({ "span_minutes": 1, "points": [] });
+    };
+    let span = ((last - first) / POINTS_MAX + 1).max(1);
+    let mut points: Vec<(i64, Minute)> = Vec::new();
+    for (minute, ended) in &tally.minutes {
+        let at = first + (minute - first) / span * span;
+        match points.last_mut() {
+            Some((same, sum)) if *same == at => add(sum, ended),
+            _ => points.push((at, *ended)),
+        }
+    }
+    let point = |(at, sum): &(i64, Minute)| {
+        json!({
+            "at": at * 60,
+            "scored": sum.scored,
+            "failed": sum.failed,
+            "trajectories_per_hour": sum.scored as f64 * 60.0 / span as f64,
+            "success_rate": share(sum.successes, sum.judged),
+        })
+    };
+    json!({ "span_minutes": span, "points": points.iter().map(point).collect::<Vec<_>>() })
+}
+
+fn add(sum: &mut Minute, more: &Minute) {
+    sum.scored += more.scored;
+    sum.failed += more.failed;
+    sum.judged += more.judged;
+    sum.successes += more.successes;
+    sum.steps += more.steps;
+    sum.gpu_micros += more.gpu_micros;
+}
+
+/// Trajectories per device-hour and the device's busy share between lines of `metrics.jsonl`, some lines apart.
+fn hours_over_time(moments: &[Moment]) -> Value {
+    let stride = (moments.len() / POINTS_MAX as usize).max(1);
+    let picked: Vec<&Moment> = moments.iter().rev().step_by(stride).collect();
+    let pairs = picked.windows(2).rev();
+    let point = |pair: &[&Moment]| {
+        let (now, before) = (&pair[0].totals, &pair[1].totals);
+        let device = now.device_total().saturating_sub(before.device_total());
+        let busy = now.device_busy().saturating_sub(before.device_busy());
+        let scored = now.scored.saturating_sub(before.scored) as f64;
+        json!({
+            "at": pair[0].at,
+            "trajectories_per_device_hour": ratio(scored, hours(device)),
+            "trajectories_per_hour": ratio(scored * 3600.0, pair[0].at - pair[1].at),
+            "device_busy_share": share(busy, device),
+        })
+    };
+    pairs.map(point).collect()
+}
+
+/// The figures of Learning.
+pub(crate) fn learning(tally: &Tally) -> Value {
+    let by_version = tally.by_version.iter().rev().take(VERSIONS_MAX);
+    let by_version: Vec<Value> = by_version
+        .map(|(version, sums)| {
+            let steps = tally.steps_by_version.get(version).cloned().unwrap_or_default();
+            let (groups, flat) = tally.groups_by_version.get(version).copied().unwrap_or_default();
+            let mut line = counts(sums);
+            line["version"] = if *version >= 0 { json!(version) } else { Value::Null };
+            line["entropy_mean"] = ratio(steps.entropy_sum, steps.entropy_count as f64).into();
+            line["logprob_mean"] = ratio(steps.logprob_sum, steps.logprob_count as f64).into();
+            line["groups"] = groups.into();
+            line["zero_variance_share"] = share(flat, groups).into();
+            line
+        })
+        .collect();
+    let mut tasks: Vec<_> = tally.by_task.iter().collect();
+    tasks.sort_by_key(|(_, sums)| std::cmp::Reverse(sums.trajectories()));
+    let tasks_left_out = tasks.len().saturating_sub(TASKS_MAX);
+    let by_task = tasks.into_iter().take(TASKS_MAX).map(|((suite, task), sums)| {
+        let mut line = counts(sums);
+        line["suite"] = suite.as_str().into();
+        line["task_id"] = task.as_str().into();
+        line
+    });
+    let by_suite = tally.by_suite.iter().map(|(suite, sums)| {
+        let mut line = counts(sums);
+        line["suite"] = suite.as_str().into();
+        line
+    });
+    let steps = &tally.steps;
+    json!({
+        "all": counts(&tally.all),
+        "by_version": by_version,
+        "versions_left_out": tally.by_version.len().saturating_sub(VERSIONS_MAX),
+        "by_suite": by_suite.collect::<Vec<_>>(),
+        "by_task": by_task.collect::<Vec<_>>(),
+        "tasks_left_out": tasks_left_out,
+        "groups": tally.groups,
+        "zero_variance_share": share(tally.groups_zero_variance, tally.groups),
+        "finish_reasons": steps.finish_reasons,
+        "outcomes": steps.outcomes,
+        "state_origins": steps.state_origins,
+        "invalid_action_rate": share(steps.invalid, steps.steps),
+        "response_tokens_per_step": share(steps.generated_tokens, steps.steps),
+        "entropy_mean": ratio(steps.entropy_sum, steps.entropy_count as f64),
+        "logprob_mean": ratio(steps.logprob_sum, steps.logprob_count as f64),
+        "staleness": pairs(&tally.staleness),
+        "lengths": pairs(&tally.lengths),
+    })
+}
+
+/// A histogram as pairs, in order: a JSON object would sort its keys as words.
+fn pairs(histogram: &std::collections::BTreeMap<i32, u64>) -> Vec<(i32, u64)> {
+    histogram.iter().map(|(&value, &count)| (value, count)).collect()
+}
+
+/// The hours of a run, cause by cause, with the sums that must agree.
+pub(crate) fn ledger(tally: &Tally, totals: Option<&Totals>) -> Value {
+    let sum = |parts: &[Part]| parts.iter().map(|part| part.micros).sum::<u64>();
+    let session = session_parts(tally, totals);
+    let device = totals.map(device_parts).unwrap_or_default();
+    let slots = totals.map(slot_parts).unwrap_or_default();
+    json!({
+        "device": { "micros": sum(&device), "parts": device },
+        "slots": { "micros": sum(&slots), "parts": slots },
+        "sessions": { "micros": sum(&session), "parts": session },
+        "cpu_micros": totals.map(|totals| totals.cpu_micros),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn totals() -> Totals {
+        let mut totals = Totals {
+            device_micros: vec![0; DeviceUse::ALL.len()],
+            slot_micros: vec![0; SlotUse::ALL.len()],
+            scored: 30,
+            ..Totals::default()
+        };
+        // Two devices for half an hour: one GPU-hour, of which they worked 40 minutes.
+        totals.device_micros[DeviceUse::Decode.index()] = 1_800_000_000;
+        totals.device_micros[DeviceUse::Prefill.index()] = 600_000_000;
+        totals.device_micros[DeviceUse::NoWork.index()] = 1_200_000_000;
+        // Four slots for half an hour, three quarters of it busy.
+        totals.slot_micros[SlotUse::Busy.index()] = 5_400_000_000;
+        totals.slot_micros[SlotUse::NoAssignment.index()] = 1_800_000_000;
+        totals
+    }
+
+    #[test]
+    fn a_gpu_hour_counts_idle_time_and_the_ceilings_do_not() {
+        let overview = overview(&Tally::default(), Some(&totals()), &[], Device::Gpu, Some(3.0));
+        let throughput = &overview["throughput"];
+        assert_eq!(overview["device_hours"], 1.0);
+        assert_eq!(throughput["trajectories_per_device_hour"], 30.0);
+        assert_eq!(throughput["ceiling_device_bound"], 45.0);
+        assert_eq!(throughput["ceiling_session_bound"], 40.0);
+        assert_eq!(throughput["trajectories_per_slot_hour"], 15.0);
+        assert_eq!(overview["cost_usd_per_trajectory"], 0.1);
+        let shares =
+            overview["device_parts"].as_array().unwrap().iter().map(|part| part["share"].as_f64().unwrap());
+        assert_eq!(shares.sum::<f64>(), 1.0);
+    }
+
+    #[test]
+    fn what_is_not_known_is_null_and_never_0() {
+        let overview = overview(&Tally::default(), None, &[], Device::None, Some(3.0));
+        for figure in [
+            "trajectories_per_device_hour",
+            "ceiling_device_bound",
+            "ceiling_session_bound",
+            "steps_per_second",
+        ] {
+            assert_eq!(overview["throughput"][figure], Value::Null, "{figure}");
+        }
+        for figure in ["device_hours", "device_parts", "cost_usd", "wall_seconds"] {
+            assert_eq!(overview[figure], Value::Null, "{figure}");
+        }
+        assert_eq!(overview["counts"]["success_rate"], Value::Null);
+    }
+
+    #[test]
+    fn minutes_become_a_bounded_number_of_points_that_hold_all() {
+        let mut tally = Tally::default();
+        for minute in 0..1000 {
+            let ended =
+                Minute { scored: 2, judged: 2, successes: u64::from(minute >= 500), ..Minute::default() };
+            tally.minutes.insert(29_000_000 + minute, ended);
+        }
+        let over_time = over_time(&tally);
+        let points = over_time["points"].as_array().unwrap();
+        assert_eq!(over_time["span_minutes"], 9);
+        assert!(points.len() <= 121);
+        assert_eq!(points.iter().map(|point| point["scored"].as_u64().unwrap()).sum::<u64>(), 2000);
+        assert_eq!(points[0]["trajectories_per_hour"], 120.0);
+        assert_eq!((&points[0]["success_rate"], &points[111]["success_rate"]), (&json!(0.0), &json!(0.5)));
+    }
+
+    #[test]
+    fn hours_over_time_are_differences() {
+        let moment = |at: f64, scored: u64, decode: u64| {
+            let mut totals =
+                Totals { scored, device_micros: vec![0; DeviceUse::ALL.len()], ..Totals::default() };
+            totals.device_micros[DeviceUse::Decode.index()] = decode;
+            Moment { at, totals }
+        };
+        let points =
+            hours_over_time(&[moment(0.0, 0, 0), moment(10.0, 1, 10_000_000), moment(20.0, 3, 20_000_000)]);
+        let rates: Vec<_> = points
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|point| point["trajectories_per_device_hour"].as_f64().unwrap())
+            .collect();
+        assert_eq!(rates, [360.0, 720.0]);
+        assert_eq!(hours_over_time(&[]), json!([]));
+    }
+}

@@ -1,0 +1,350 @@
+//! The hours of a run as its `metrics.jsonl` tells them: where every microsecond of devices, slots and sessions went.
+//!
+//! A process of a run appends a line every few seconds with totals since it began. So a run's totals are the sum over its processes
+//! of each one's last line, and what happened between two lines is a difference. A process that began later under the same number
+//! is told apart by its uptime, which went back.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use furrow_rollout::Cause;
+use furrow_telemetry::{DeviceUse, Label, SlotUse};
+use serde_json::{Map, Value};
+
+/// Totals of a process, or of a run: microseconds by what they went to, and what was done in them.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Totals {
+    /// Of devices, in the order of [`DeviceUse::ALL`].
+    pub device_micros: Vec<u64>,
+    /// Of slots of environment workers, in the order of [`SlotUse::ALL`].
+    pub slot_micros: Vec<u64>,
+    /// Of sessions in environment workers, in the order of [`Cause::ALL`].
+    pub session_micros: Vec<u64>,
+    /// Trajectories with a reward.
+    pub scored: u64,
+    /// Trajectories that failed.
+    pub failed: u64,
+    /// Solved ones.
+    pub successes: u64,
+    /// Steps made durable.
+    pub steps: u64,
+    /// CPU time of the processes and all they started, microseconds.
+    pub cpu_micros: u64,
+    /// How long the processes ran, microseconds: of several at once, all of them.
+    pub uptime_micros: u64,
+}
+
+/// Totals at a moment.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Moment {
+    /// Seconds since the Unix epoch.
+    pub at: f64,
+    /// Of all processes until then.
+    pub totals: Totals,
+}
+
+/// A `metrics.jsonl` that is followed while it grows.
+#[derive(Debug)]
+pub(crate) struct Hours {
+    path: PathBuf,
+    read: u64,
+    /// A line that is not whole yet.
+    rest: Vec<u8>,
+    /// The last line of each process.
+    current: BTreeMap<Process, (f64, Totals)>,
+    /// Of processes whose name another one took.
+    ended: Totals,
+    moments: Vec<Moment>,
+    /// Lines that could not be read.
+    pub unread: u64,
+}
+
+/// Points of a chart; when there are more, every second one goes. A day of lines every 10 s is 8,640 of them.
+const MOMENTS_MAX: usize = 1024;
+/// A line is about 8 kB; one that is longer than this is none of ours.
+const LINE_BYTES_MAX: usize = 1 << 20;
+/// Read at once.
+const READ_BYTES: u64 = 4 << 20;
+
+impl Hours {
+    /// For a file that may not be there yet.
+    pub fn new(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            read: 0,
+            rest: Vec::new(),
+            current: BTreeMap::new(),
+            ended: Totals::default(),
+            moments: Vec::new(),
+            unread: 0,
+        }
+    }
+
+    /// Reads the lines that came since; says whether there were any. A file that is not there is one without lines.
+    pub fn catch_up(&mut self) -> io::Result<bool> {
+        let mut file = match File::open(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            file => file?,
+        };
+        let length = file.metadata()?.len();
+        if length < self.read {
+            *self = Self::new(&self.path.clone()); // Another run's file: `--clean`.
+        }
+        let before = self.read;
+        file.seek(SeekFrom::Start(self.read))?;
+        while self.read < length {
+            let mut bytes = Vec::new();
+            let taken = (&mut file).take(READ_BYTES).read_to_end(&mut bytes)?;
+            if taken == 0 {
+                break;
+            }
+            self.read += taken as u64;
+            self.take(&bytes);
+        }
+        Ok(self.read > before)
+    }
+
+    /// Of the whole run.
+    pub fn totals(&self) -> Option<Totals> {
+        if self.current.is_empty() {
+            return None;
+        }
+        let mut totals = self.ended.clone();
+        self.current.values().for_each(|(_, of_process)| totals.add(of_process));
+        Some(totals)
+    }
+
+    /// From the first line to the last.
+    pub fn moments(&self) -> &[Moment] {
+        &self.moments
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        let mut parts = bytes.split(|&byte| byte == b'\n').peekable();
+        while let Some(part) = parts.next() {
+            if self.rest.len() + part.len() <= LINE_BYTES_MAX {
+                self.rest.extend_from_slice(part);
+            } else {
+                self.rest.clear();
+                self.rest.resize(LINE_BYTES_MAX, b' '); // Unreadable, and remembered as such until it ends.
+            }
+            if parts.peek().is_some() {
+                let line = std::mem::take(&mut self.rest);
+                self.take_line(&line);
+            }
+        }
+    }
+
+    fn take_line(&mut self, line: &[u8]) {
+        if line.trim_ascii().is_empty() && line.len() < LINE_BYTES_MAX {
+            return;
+        }
+        let Some((key, uptime, at, totals)) = serde_json::from_slice(line).ok().as_ref().and_then(parse)
+        else {
+            self.unread += 1;
+            return;
+        };
+        if let Some((before, last)) = self.current.get(&key)
+            && *before > uptime
+        {
+            self.ended.add(last);
+        }
+        self.current.insert(key, (uptime, totals));
+        let totals = self.totals().unwrap_or_default();
+        self.moments.push(Moment { at, totals });
+        if self.moments.len() > MOMENTS_MAX {
+            let last = self.moments.len() - 1;
+            let mut place = 0;
+            self.moments.retain(|_| {
+                place += 1;
+                (place - 1_usize).is_multiple_of(2) || place - 1 == last
+            });
+        }
+    }
+}
+
+impl Totals {
+    fn of_line(line: &Map<String, Value>) -> Self {
+        let number = |key: &str| line.get(key).and_then(Value::as_u64).unwrap_or(0);
+        fn each<L: Label>(name: &str, number: &impl Fn(&str) -> u64) -> Vec<u64> {
+            L::ALL.iter().map(|label| number(&format!("{name}/{}", label.word()))).collect()
+        }
+        Self {
+            device_micros: each::<DeviceUse>("policy/device_micros", &number),
+            slot_micros: each::<SlotUse>("env/slot_micros", &number),
+            session_micros: each::<Cause>("env/session_micros", &number),
+            scored: number("rollout/scored"),
+            failed: number("rollout/failed"),
+            successes: number("rollout/successes"),
+            steps: number("rollout/steps"),
+            cpu_micros: number("tree/cpu_micros"),
+            uptime_micros: 0,
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (mine, theirs) in [
+            (&mut self.device_micros, &other.device_micros),
+            (&mut self.slot_micros, &other.slot_micros),
+            (&mut self.session_micros, &other.session_micros),
+        ] {
+            mine.resize(theirs.len().max(mine.len()), 0);
+            mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| *mine = mine.saturating_add(*theirs));
+        }
+        for (mine, theirs) in [
+            (&mut self.scored, other.scored),
+            (&mut self.failed, other.failed),
+            (&mut self.successes, other.successes),
+            (&mut self.steps, other.steps),
+            (&mut self.cpu_micros, other.cpu_micros),
+            (&mut self.uptime_micros, other.uptime_micros),
+        ] {
+            *mine = mine.saturating_add(theirs);
+        }
+    }
+
+    /// Time of one use of a device.
+    pub fn device(&self, used: DeviceUse) -> u64 {
+        self.device_micros.get(used.index()).copied().unwrap_or(0)
+    }
+
+    /// All time of devices.
+    pub fn device_total(&self) -> u64 {
+        self.device_micros.iter().sum()
+    }
+
+    /// Time in which devices did something.
+    pub fn device_busy(&self) -> u64 {
+        let idle = [DeviceUse::NoWork, DeviceUse::NoRoom, DeviceUse::Host];
+        self.device_total() - idle.map(|used| self.device(used)).iter().sum::<u64>()
+    }
+
+    /// All time of slots.
+    pub fn slot_total(&self) -> u64 {
+        self.slot_micros.iter().sum()
+    }
+
+    /// Time of slots with a trajectory in them.
+    pub fn slot_busy(&self) -> u64 {
+        self.slot_micros.get(SlotUse::Busy.index()).copied().unwrap_or(0)
+    }
+}
+
+/// Role, number, start.
+type Process = (String, u64, String);
+
+type Line = (Process, f64, f64, Totals);
+
+/// The process, uptime in seconds, moment, totals.
+fn parse(line: &Value) -> Option<Line> {
+    let line = line.as_object()?;
+    let role = line.get("role")?.as_str()?.to_owned();
+    let pid = line.get("pid")?.as_u64()?;
+    let uptime = line.get("uptime_seconds")?.as_f64().filter(|uptime| (0.0..1e12).contains(uptime))?;
+    let at = unix_seconds(line.get("time")?.as_str()?)?;
+    let totals = Totals { uptime_micros: (uptime * 1e6) as u64, ..Totals::of_line(line) };
+    let started = line.get("started").and_then(Value::as_str).unwrap_or_default().to_owned();
+    Some(((role, pid, started), uptime, at, totals))
+}
+
+/// `2026-11-22T08:00:00.5Z` in seconds since the Unix epoch; only UTC, which is all that the exporter writes.
+fn unix_seconds(text: &str) -> Option<f64> {
+    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
+    let mut date = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());
+    let (year, month, day) = (date.next()??, date.next()??, date.next()??);
+    let mut time = time.splitn(3, ':');
+    let (hour, minute) = (time.next()?.parse::<i64>().ok()?, time.next()?.parse::<i64>().ok()?);
+    let second = time.next()?.parse::<f64>().ok()?;
+    let in_range = (1..=9999).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
+    if !in_range || !(0..24).contains(&hour) || !(0..60).contains(&minute) || !(0.0..61.0).contains(&second) {
+        return None;
+    }
+    Some((days_since_epoch(year, month, day) * 86_400 + hour * 3600 + minute * 60) as f64 + second)
+}
+
+/// Days of the Gregorian calendar: years begin in March, so that the leap day comes last; 153 days are five months from there.
+fn days_since_epoch(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let months_since_march = (month + 9) % 12;
+    let day_of_year = (153 * months_since_march + 2) / 5 + day - 1;
+    year * 365 + year / 4 - year / 100 + year / 400 + day_of_year - 719_468
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn line(pid: u64, uptime: f64, scored: u64, decode: u64, idle: u64) -> String {
+        let line = json!({
+            "time": format!("2026-11-22T08:00:{uptime:04.1}Z"), "role": "run", "pid": pid, "uptime_seconds": uptime,
+            "rollout/scored": scored, "rollout/scored_per_second": 0.5, "policy/device_micros/decode": decode,
+            "policy/device_micros/no_work": idle, "env/slot_micros/busy": 7, "env/slot_micros/starting": 3,
+            "env/session_micros/policy": 7,
+        });
+        format!("{line}\n")
+    }
+
+    fn hours(text: &str) -> Hours {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let mut hours = Hours::new(&path);
+        assert!(!hours.catch_up().unwrap());
+        // In two pieces, wherever the cut falls.
+        std::fs::write(&path, &text[..text.len() / 3]).unwrap();
+        hours.catch_up().unwrap();
+        std::fs::write(&path, text).unwrap();
+        hours.catch_up().unwrap();
+        assert!(!hours.catch_up().unwrap());
+        hours
+    }
+
+    #[test]
+    fn totals_are_of_all_processes() {
+        let text = [line(1, 1.0, 3, 10, 1), line(1, 2.0, 5, 20, 2), line(2, 1.5, 1, 4, 1)].concat();
+        let totals = hours(&text).totals().unwrap();
+        assert_eq!((totals.scored, totals.device_total(), totals.device_busy()), (6, 27, 24));
+        assert_eq!((totals.slot_total(), totals.slot_busy(), totals.uptime_micros), (20, 14, 3_500_000));
+        // Process 1 was resumed under its own number: what it had done before stays.
+        let again = format!("{text}{}", line(1, 0.5, 2, 1, 0));
+        let hours = hours(&again);
+        assert_eq!(hours.totals().unwrap().scored, 8);
+        let scored: Vec<u64> = hours.moments().iter().map(|moment| moment.totals.scored).collect();
+        assert_eq!(scored, [3, 5, 6, 8]);
+    }
+
+    #[test]
+    fn a_line_that_cannot_be_read_is_counted_and_left_out() {
+        let text = format!("{}torn\n{{\"pid\":1}}\n{}", line(1, 1.0, 3, 0, 0), line(1, 2.0, 4, 0, 0));
+        let short = hours(&text);
+        assert_eq!((short.unread, short.totals().unwrap().scored), (2, 4));
+        let long = format!("{}\n{}", "x".repeat(2 * LINE_BYTES_MAX), line(1, 2.0, 4, 0, 0));
+        let long = hours(&long);
+        assert_eq!((long.unread, long.totals().unwrap().scored), (1, 4));
+    }
+
+    #[test]
+    fn many_moments_are_thinned_and_the_last_stays() {
+        let text: String =
+            (0..3000).map(|second| line(1, f64::from(second % 60), second as u64, 0, 0)).collect();
+        let hours = hours(&text);
+        assert!(
+            (MOMENTS_MAX / 2..=MOMENTS_MAX).contains(&hours.moments().len()),
+            "{}",
+            hours.moments().len()
+        );
+    }
+
+    #[test]
+    fn moments_are_told_in_utc() {
+        let check = |text: &str, want: Option<f64>| assert_eq!(unix_seconds(text), want, "{text}");
+        check("1970-01-01T00:00:03Z", Some(3.0));
+        check("2000-02-29T12:00:00.25Z", Some(951_825_600.25));
+        check("2026-11-22T08:26:11Z", Some(1_795_335_971.0));
+        check("2026-11-22T08:26:11+01:00", None);
+        check("2026-13-22T08:26:11Z", None);
+        check("yesterday", None);
+    }
+}

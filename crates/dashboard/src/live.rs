@@ -1,0 +1,230 @@
+//! What the coordinator of a running job says of it, asked once a second while somebody looks.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
+use furrow_wire::v1::{
+    DrainRequest, LastStepRequest, ProgressRequest, ProgressResponse, RunningRequest, RunningTrajectory,
+    WeightsRequest, WeightsResponse,
+};
+use furrow_wire::{MESSAGE_BYTES_MAX, OpaqueStep, within};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::api::Refusal;
+use crate::follow::State;
+
+/// A run as its coordinator last described it.
+#[derive(Debug, Clone)]
+pub(crate) struct Live {
+    /// Its figures.
+    pub progress: ProgressResponse,
+    /// Versions of the weights; `None` where it did not say.
+    pub weights: Option<WeightsResponse>,
+    /// Groups that were closed at moments of the last minutes, oldest first.
+    pace: VecDeque<(Instant, u32)>,
+}
+
+/// How often is asked, and how long an answer may take.
+const LOOK: Duration = Duration::from_secs(1);
+/// An end is foretold from the pace of the last five minutes.
+const PACE: Duration = Duration::from_secs(300);
+/// So many silent seconds, and the run counts as over.
+const SILENT_MAX: u32 = 3;
+
+impl Live {
+    /// For the pages.
+    pub fn told(&self) -> Value {
+        let now = &self.progress;
+        let workers = self.weights.iter().flat_map(|weights| &weights.workers);
+        json!({
+            "groups_planned": now.groups_planned,
+            "groups_closed": now.groups_closed,
+            "running": now.assigned,
+            "scored": now.scored,
+            "failed": now.failed,
+            "published": now.published,
+            "steps": now.steps,
+            "success_rate": (now.scored > 0).then(|| f64::from(now.successes) / f64::from(now.scored)),
+            "reward_mean": (now.scored > 0).then(|| now.reward_sum / f64::from(now.scored)),
+            "env_workers": now.env_workers,
+            "policy_workers": now.policy_workers,
+            "admission": now.admission,
+            "run_over": now.run_over,
+            "eta_seconds": self.eta_seconds(),
+            "version": self.weights.as_ref().map(|weights| weights.current),
+            "version_newest": self.weights.as_ref().map(|weights| weights.version),
+            "weights": workers.map(|worker| json!({
+                "worker": worker.worker_id, "version": worker.version, "lags": worker.lags,
+            })).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Groups that are left at the pace of the last minutes; `None` before a group closed within them.
+    fn eta_seconds(&self) -> Option<f64> {
+        let ((began, first), (now, last)) = self.pace.front().zip(self.pace.back())?;
+        let closed = last.checked_sub(*first).filter(|closed| *closed > 0)?;
+        let seconds = now.duration_since(*began).as_secs_f64();
+        let left = self.progress.groups_planned.saturating_sub(*last);
+        Some(f64::from(left) * seconds / f64::from(closed))
+    }
+
+    fn after(
+        before: Option<Self>,
+        progress: ProgressResponse,
+        weights: Option<WeightsResponse>,
+        now: Instant,
+    ) -> Self {
+        let mut pace = before.map(|live| live.pace).unwrap_or_default();
+        pace.push_back((now, progress.groups_closed));
+        while pace.front().is_some_and(|(at, _)| now.duration_since(*at) > PACE) {
+            pace.pop_front();
+        }
+        Self { progress, weights, pace }
+    }
+}
+
+/// Asks until `stop`, as long as somebody looks. A run that does not answer is over, or not begun: nothing is told of it then.
+pub(crate) async fn poll(state: Arc<State>, stop: CancellationToken) {
+    let mut silent = 0;
+    loop {
+        let rest = async {
+            tokio::time::sleep(LOOK).await;
+            state.until_looked_at().await;
+        };
+        if stop.run_until_cancelled(rest).await.is_none() {
+            return;
+        }
+        match ask(&state).await {
+            Some(live) => {
+                silent = 0;
+                state.set_live(Some(live));
+            }
+            // One late answer is no end.
+            None if silent < SILENT_MAX => silent += 1,
+            None => state.set_live(None),
+        }
+    }
+}
+
+async fn ask(state: &State) -> Option<Live> {
+    let mut client = CoordinatorServiceClient::new(state.coordinator()?);
+    let asked = async { Ok(client.progress(ProgressRequest {}).await?.into_inner()) };
+    let progress = within(LOOK, asked).await.ok()?;
+    if !state.is_of(&progress.run_id) {
+        return None;
+    }
+    let asked = async { Ok(client.weights(WeightsRequest { version: 0 }).await?.into_inner()) };
+    let weights = within(LOOK, asked).await.ok();
+    Some(Live::after(state.live(), progress, weights, Instant::now()))
+}
+
+/// What runs now, for tiles.
+pub(crate) async fn sessions(state: &State) -> Value {
+    let none = json!({ "is_live": false, "sessions": [] });
+    // What answers must be this run's, which the poll has asked.
+    let Some(channel) = state.coordinator().filter(|_| state.live().is_some()) else { return none };
+    let mut client = CoordinatorServiceClient::new(channel);
+    let Ok(answer) = within(LOOK, client.running(RunningRequest {})).await else { return none };
+    let session = |running: &RunningTrajectory| {
+        let of = running.ancestry.clone().unwrap_or_default();
+        json!({
+            "trajectory_id": of.trajectory_id,
+            "task_id": running.task_id,
+            "suite": running.suite,
+            "steps": running.steps,
+            "env_worker": running.env_worker,
+            "policy_worker": running.policy_worker,
+            "started_at": running.started_at_micros,
+        })
+    };
+    let sessions: Vec<Value> = answer.into_inner().trajectories.iter().map(session).collect();
+    json!({ "is_live": true, "sessions": sessions })
+}
+
+/// The newest durable step of a trajectory that runs.
+async fn last_step(state: &State, trajectory_id: &str) -> Result<OpaqueStep, Refusal> {
+    let nothing = || Refusal::Missing("no step of it is known: it began just now, or is over".to_owned());
+    let channel = state.coordinator().filter(|_| state.live().is_some()).ok_or_else(nothing)?;
+    // A record may be as large as the farm's largest message.
+    let mut client = CoordinatorServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let request = LastStepRequest { trajectory_id: trajectory_id.to_owned() };
+    let answer = within(5 * LOOK, client.last_step(request)).await;
+    let record = answer.map_err(|status| Refusal::Broken(status.message().to_owned()))?.into_inner().record;
+    if record.is_empty() {
+        return Err(nothing());
+    }
+    furrow_wire::decode_opaque_step(record).map_err(|error| Refusal::Broken(error.to_string()))
+}
+
+/// What a tile says of its last step.
+pub(crate) async fn session(state: &State, trajectory_id: &str) -> Result<Value, Refusal> {
+    let step = last_step(state, trajectory_id).await?;
+    let action = match &step.reply.action {
+        Ok(_) => step.reply.name.clone(),
+        Err(_) => "no action".to_owned(),
+    };
+    Ok(json!({
+        "step": step.step,
+        "title": step.observation.title,
+        "url": step.observation.url,
+        "action": action,
+        "outcome": step.outcome.name.as_str(),
+        "observed_at": step.observed_at_micros,
+    }))
+}
+
+/// The newest picture of a trajectory that runs.
+pub(crate) async fn picture(state: &State, trajectory_id: &str) -> Result<Bytes, Refusal> {
+    last_step(state, trajectory_id).await.map(|step| step.observation.screenshot.bytes)
+}
+
+/// Tells the coordinator to admit nothing new, to finish what runs, and to end the run.
+pub(crate) async fn drain(state: &State) -> Result<(), String> {
+    let nobody = || "no coordinator answers: this run is over, or was not started".to_owned();
+    let live = state.live().ok_or_else(nobody)?;
+    if live.progress.run_over {
+        return Err("the run is over".to_owned());
+    }
+    let mut client = CoordinatorServiceClient::new(state.coordinator().ok_or_else(nobody)?);
+    let told = within(5 * LOOK, client.drain(DrainRequest {})).await;
+    told.map(drop).map_err(|status| format!("the coordinator refused: {}", status.message()))
+}
+
+/// Where the coordinator of a run listens, or listened: what it wrote into its directory.
+pub(crate) fn address(dir: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(dir.join("coordinator.address")).ok()?;
+    Some(text.trim().chars().take(512).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_is_foretold_from_the_last_minutes() {
+        let began = Instant::now();
+        let progress =
+            |closed| ProgressResponse { groups_planned: 100, groups_closed: closed, ..Default::default() };
+        let mut live = None;
+        let after = |live: Option<Live>, closed, seconds| {
+            Some(Live::after(live, progress(closed), None, began + Duration::from_secs(seconds)))
+        };
+        live = after(live, 10, 0);
+        assert_eq!(live.as_ref().unwrap().eta_seconds(), None, "one moment is no pace");
+        live = after(live, 10, 10);
+        assert_eq!(live.as_ref().unwrap().eta_seconds(), None, "nothing closed");
+        live = after(live, 20, 20);
+        assert_eq!(live.as_ref().unwrap().eta_seconds(), Some(160.0), "80 left, half a group a second");
+        // What is older than five minutes counts no more: 20 groups in 290 s since.
+        live = after(live, 40, 310);
+        let eta = live.as_ref().unwrap().eta_seconds().unwrap();
+        assert!((eta - 60.0 * 300.0 / 30.0).abs() < 1e-9, "{eta}");
+        live = after(live, 100, 320);
+        assert_eq!(live.unwrap().eta_seconds(), Some(0.0));
+    }
+}

@@ -1,0 +1,106 @@
+//! The pages: files of `pages/`, part of the binary.
+
+use sha2::{Digest, Sha256};
+
+/// A file that is served.
+pub(crate) struct Asset {
+    pub name: &'static str,
+    pub media_type: &'static str,
+    pub bytes: &'static [u8],
+}
+
+macro_rules! assets {
+    ($($name:literal as $media_type:ident),* $(,)?) => {
+        /// All files, served as `/assets/<name>`.
+        pub(crate) const ASSETS: &[Asset] = &[
+            $(Asset { name: $name, media_type: $media_type, bytes: include_bytes!(concat!("../pages/", $name)) }),*
+        ];
+    };
+}
+
+const JS: &str = "text/javascript; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const SVG: &str = "image/svg+xml";
+
+assets! {
+    "app.js" as JS,
+    "ask.js" as JS,
+    "charts.js" as JS,
+    "dom.js" as JS,
+    "format.js" as JS,
+    "grid.js" as JS,
+    "icon.svg" as SVG,
+    "job.js" as JS,
+    "learning.js" as JS,
+    "overview.js" as JS,
+    "sessions.js" as JS,
+    "style.css" as CSS,
+    "trajectories.js" as JS,
+    "trajectory.js" as JS,
+}
+
+/// The page that all addresses of pages answer with: its modules read the address.
+pub(crate) const INDEX: &[u8] = include_bytes!("../pages/index.html");
+/// Asks for the token.
+pub(crate) const SIGN_IN: &[u8] = include_bytes!("../pages/sign-in.html");
+
+/// Nothing but our own files, nothing inline, no frame around it, and no text that becomes markup: Chromium refuses `innerHTML` itself.
+pub(crate) const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+     base-uri 'none'; form-action 'self'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
+
+impl Asset {
+    /// The file of this name.
+    pub fn find(name: &str) -> Option<&'static Self> {
+        ASSETS.iter().find(|asset| asset.name == name)
+    }
+
+    /// Names these bytes: a browser that has them is told so.
+    pub fn tag(&self) -> String {
+        let hash = Sha256::digest(self.bytes);
+        hash[..8].iter().fold("\"".to_owned(), |tag, byte| format!("{tag}{byte:02x}")) + "\""
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_file_of_the_folder_is_served() {
+        let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/pages")).unwrap();
+        let names: BTreeSet<String> =
+            folder.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let served = ASSETS.iter().map(|asset| asset.name.to_owned());
+        let pages = ["index.html", "sign-in.html"].map(str::to_owned);
+        assert_eq!(names, served.chain(pages).collect());
+    }
+
+    #[test]
+    fn no_text_becomes_markup_and_nothing_comes_from_elsewhere() {
+        for asset in ASSETS.iter().filter(|asset| asset.media_type != SVG) {
+            let text = std::str::from_utf8(asset.bytes).unwrap();
+            for banned in [
+                "innerHTML",
+                "outerHTML",
+                "insertAdjacentHTML",
+                "document.write",
+                "eval(",
+                "new Function",
+                "://",
+                "srcdoc",
+            ] {
+                let known = text.replace("http://www.w3.org/", "");
+                assert!(!known.contains(banned), "{}: {banned}", asset.name);
+            }
+        }
+        for page in [INDEX, SIGN_IN] {
+            let text = std::str::from_utf8(page).unwrap();
+            assert!(!text.contains("://") && !text.contains("<style") && !text.contains(" style="), "{text}");
+            assert!(
+                !text.contains("<script>") && !text.contains("onload=") && !text.contains("onclick="),
+                "{text}"
+            );
+        }
+    }
+}

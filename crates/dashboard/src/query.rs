@@ -1,0 +1,166 @@
+//! The door for query strings: every parameter has one meaning, a cap, and an error that says what would be right.
+
+use std::str::FromStr;
+
+use furrow_records::view::{Query, Sort};
+use furrow_rollout::Split;
+
+/// A page of the table.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Window {
+    /// What is asked.
+    pub query: Query,
+    /// Rows before the first.
+    pub offset: u32,
+    /// Rows.
+    pub limit: u32,
+}
+
+/// Rows of one answer; about 500 bytes each.
+const LIMIT_MAX: u32 = 500;
+/// Letters of one value.
+const VALUE_CHARS_MAX: usize = 256;
+/// Values of one list.
+const VALUES_MAX: usize = 64;
+
+impl Window {
+    /// Reads a query string; names the first parameter that is wrong.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut window = Self { limit: 100, ..Self::default() };
+        window.query.descending = true;
+        let mut given = 0;
+        for (key, value) in url::form_urlencoded::parse(text.as_bytes()) {
+            given += 1;
+            if given > VALUES_MAX {
+                return Err(format!("more than {VALUES_MAX} parameters; ask for less at once"));
+            }
+            if value.chars().count() > VALUE_CHARS_MAX {
+                return Err(format!("{key}: longer than {VALUE_CHARS_MAX} characters"));
+            }
+            window.set(&key, &value)?;
+        }
+        Ok(window)
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+        let query = &mut self.query;
+        let text = || value.to_owned();
+        match key {
+            // An empty field of a form asks for nothing.
+            _ if value.is_empty() => {}
+            "offset" => self.offset = number(key, value, 0, u32::MAX)?,
+            "limit" => self.limit = number(key, value, 1, LIMIT_MAX)?,
+            "text" => query.text = text(),
+            "suite" => query.suites.push(text()),
+            "end" => query.ends.push(text()),
+            "split" => match Split::parse(value) {
+                Some(_) => query.splits.push(text()),
+                None => return Err(format!("split: {value:?}; use train, validation, test or eval")),
+            },
+            "policy_kind" => query.policy_kinds.push(text()),
+            "task_id" => query.task_id = Some(text()),
+            "group_id" => query.group_id = Some(text()),
+            "status" => query.scored = Some(one_of(key, value, "scored", "failed")?),
+            "success" => query.success = Some(one_of(key, value, "yes", "no")?),
+            "reward_min" => query.reward.min = Some(number(key, value, f32::MIN, f32::MAX)?),
+            "reward_max" => query.reward.max = Some(number(key, value, f32::MIN, f32::MAX)?),
+            "version_min" => query.version.min = Some(whole(key, value)?),
+            "version_max" => query.version.max = Some(whole(key, value)?),
+            "steps_min" => query.steps.min = Some(whole(key, value)?),
+            "steps_max" => query.steps.max = Some(whole(key, value)?),
+            "staleness_min" => query.staleness.min = Some(whole(key, value)?),
+            "staleness_max" => query.staleness.max = Some(whole(key, value)?),
+            "sort" => {
+                let words = || Sort::ALL.iter().map(|sort| sort.as_str()).collect::<Vec<_>>().join(", ");
+                let sort = Sort::ALL.iter().find(|sort| sort.as_str() == value);
+                query.sort = *sort.ok_or_else(|| format!("sort: {value:?}; use one of {}", words()))?;
+            }
+            "order" => query.descending = one_of(key, value, "desc", "asc")?,
+            _ => return Err(format!("{key:?}: no such parameter")),
+        }
+        Ok(())
+    }
+}
+
+fn whole(key: &str, value: &str) -> Result<i32, String> {
+    number(key, value, 0, i32::MAX)
+}
+
+fn number<T>(key: &str, value: &str, least: T, largest: T) -> Result<T, String>
+where
+    T: FromStr + PartialOrd + std::fmt::Display,
+{
+    let read = value.parse::<T>().ok().filter(|number| *number >= least && *number <= largest);
+    read.ok_or_else(|| format!("{key}: {value:?}; use {least} to {largest}"))
+}
+
+/// Whether it is the first of two words.
+fn one_of(key: &str, value: &str, yes: &str, no: &str) -> Result<bool, String> {
+    match value {
+        _ if value == yes => Ok(true),
+        _ if value == no => Ok(false),
+        _ => Err(format!("{key}: {value:?}; use {yes} or {no}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[track_caller]
+    fn check(text: &str, want: impl Fn(&mut Window)) {
+        let mut wanted = Window { limit: 100, ..Window::default() };
+        wanted.query.descending = true;
+        want(&mut wanted);
+        assert_eq!(Window::parse(text), Ok(wanted), "{text}");
+    }
+
+    #[track_caller]
+    fn refused(text: &str, want: &str) {
+        let error = Window::parse(text).unwrap_err();
+        assert!(error.contains(want), "{text}: {error}");
+    }
+
+    #[test]
+    fn parameters_are_read() {
+        check("", |_| ());
+        check("text=&suite=&reward_min=", |_| ());
+        check("offset=7&limit=500", |window| (window.offset, window.limit) = (7, 500));
+        check("suite=a&suite=b%26c&text=%C3%A9+x", |window| {
+            window.query.suites = vec!["a".into(), "b&c".into()];
+            window.query.text = "é x".into();
+        });
+        check("status=failed&success=no", |window| {
+            (window.query.scored, window.query.success) = (Some(false), Some(false));
+        });
+        check("reward_min=-0.5&steps_max=9&version_min=3", |window| {
+            window.query.reward.min = Some(-0.5);
+            window.query.steps.max = Some(9);
+            window.query.version.min = Some(3);
+        });
+        check("sort=reward&order=asc", |window| {
+            (window.query.sort, window.query.descending) = (Sort::Reward, false);
+        });
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        refused("limit=501", "limit: \"501\"; use 1 to 500");
+        refused("offset=-1", "offset: \"-1\"");
+        refused("reward_min=NaN", "reward_min: \"NaN\"");
+        refused("sort=size", "use one of ended_at, task_id, reward");
+        refused("order=up", "use desc or asc");
+        refused("split=all", "train, validation, test or eval");
+        refused("colour=red", "\"colour\": no such parameter");
+        refused(&format!("text={}", "x".repeat(257)), "text: longer than 256");
+        refused(&"suite=a&".repeat(65), "more than 64");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_is_a_panic(text in ".{0,300}") {
+            drop(Window::parse(&text));
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! What is asked, and what kind of answer it gets.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::stream;
+use http::header::{self, HeaderValue};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, Limited, StreamBody};
+use hyper::body::{Body, Frame};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::access::{Access, Ruling};
+use crate::api::{self, Refusal};
+use crate::follow::State;
+use crate::live;
+use crate::pages::{Asset, INDEX, POLICY, SIGN_IN};
+
+/// What an answer is made of.
+pub(crate) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+
+/// Answers requests.
+#[derive(Clone)]
+pub(crate) struct Routes {
+    pub access: Arc<Access>,
+    pub state: Arc<State>,
+    /// Answers that read files or sort, at once: each may hold tens of MB.
+    pub busy: Arc<Semaphore>,
+    pub stop: CancellationToken,
+}
+
+/// Answers that are made at once.
+pub(crate) const BUSY_MAX: usize = 4;
+/// A form with a token.
+const FORM_BYTES_MAX: usize = 2048;
+/// A line that says nothing, so that a silent run's connection is not taken for a dead one.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+
+const HTML: &str = "text/html; charset=utf-8";
+const JSON: &str = "application/json";
+
+impl Routes {
+    /// The answer to any request. Nothing a request says makes it fail.
+    pub async fn answer<B>(&self, request: Request<B>) -> Answer
+    where
+        B: Body + Send,
+        B::Data: Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.state.look();
+        let mut answer = self.route(request).await;
+        let headers = answer.headers_mut();
+        for (name, value) in [
+            ("content-security-policy", POLICY),
+            ("x-content-type-options", "nosniff"),
+            // Not `no-referrer`: a browser would send the sign-in form with the origin `null`.
+            ("referrer-policy", "same-origin"),
+            ("cross-origin-resource-policy", "same-origin"),
+            ("cross-origin-opener-policy", "same-origin"),
+        ] {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+        answer
+    }
+
+    async fn route<B>(&self, request: Request<B>) -> Answer
+    where
+        B: Body + Send,
+        B::Data: Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let (path, query) =
+            (request.uri().path().to_owned(), request.uri().query().unwrap_or_default().to_owned());
+        let ruling = self.access.rule(request.method(), request.headers());
+        if ruling == Ruling::Foreign {
+            return refusal(
+                StatusCode::FORBIDDEN,
+                "this address is answered under its own name and to its own pages only; open it as 127.0.0.1 or localhost",
+            );
+        }
+        if path == "/token" && request.method() == Method::POST {
+            return self.sign_in(request).await;
+        }
+        // A link from the terminal brings the token along; it leaves the address at once.
+        if let Some(answer) = self.take_token(&path, &query) {
+            return answer;
+        }
+        if ruling == Ruling::Unknown {
+            return unknown(&path, request.headers());
+        }
+        if path == "/api/drain" && request.method() == Method::POST {
+            return match live::drain(&self.state).await {
+                Ok(()) => whole(StatusCode::OK, JSON, json!({ "draining": true }).to_string().into()),
+                Err(why) => refusal(StatusCode::CONFLICT, &why),
+            };
+        }
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            return refusal(StatusCode::METHOD_NOT_ALLOWED, "use GET");
+        }
+        let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+        match parts.as_slice() {
+            ["" | "sessions" | "trajectories" | "learning" | "job"] | ["trajectory", _] => {
+                whole(StatusCode::OK, HTML, INDEX.into())
+            }
+            ["assets", name] => asset(name, request.headers()),
+            ["favicon.ico"] => asset("icon.svg", request.headers()),
+            ["api", "events"] => self.events(),
+            ["api", "sessions"] => {
+                whole(StatusCode::OK, JSON, live::sessions(&self.state).await.to_string().into())
+            }
+            ["api", "sessions", id] => match live::session(&self.state, id).await {
+                Ok(session) => whole(StatusCode::OK, JSON, session.to_string().into()),
+                Err(why) => refused(why),
+            },
+            // Its query names the step, so that a browser may keep it.
+            ["api", "sessions", id, "screenshot"] => {
+                picture(live::picture(&self.state, id).await.map(api::with_type))
+            }
+            ["api", rest @ ..] => self.api(rest, query).await,
+            ["metrics"] => {
+                let text = furrow_telemetry::prometheus(furrow_telemetry::figures());
+                whole(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text.into())
+            }
+            _ => refusal(StatusCode::NOT_FOUND, "no such page; begin at /"),
+        }
+    }
+
+    /// Answers that may read files are made on a blocking thread, a few at once.
+    async fn api(&self, rest: &[&str], query: String) -> Answer {
+        let parts: Vec<String> = rest.iter().map(|part| (*part).to_owned()).collect();
+        let Ok(permit) = self.busy.clone().acquire_owned().await else {
+            return refusal(StatusCode::SERVICE_UNAVAILABLE, "the dashboard is stopping");
+        };
+        let state = self.state.clone();
+        let made = tokio::task::spawn_blocking(move || {
+            let made = make(&state, &parts, &query);
+            drop(permit);
+            made
+        });
+        made.await.unwrap_or_else(|_| {
+            refusal(StatusCode::INTERNAL_SERVER_ERROR, "the answer could not be made; see the log")
+        })
+    }
+
+    /// Says when something changed. A page that is slow gets the newest word and none of those before it.
+    fn events(&self) -> Answer {
+        let mut changes = self.state.changes();
+        changes.mark_changed();
+        let stop = self.stop.clone();
+        let words = stream::unfold((changes, stop), |(mut changes, stop)| async move {
+            let word = tokio::select! {
+                () = stop.cancelled() => return None,
+                changed = changes.changed() => {
+                    changed.ok()?;
+                    let change = changes.borrow_and_update().clone();
+                    format!("data: {}\n\n", json!(change))
+                }
+                () = tokio::time::sleep(HEARTBEAT) => ": still here\n\n".to_owned(),
+            };
+            Some((word, (changes, stop)))
+        });
+        // A page that lost its connection asks again after two seconds.
+        let first = stream::once(async { "retry: 2000\n\n".to_owned() });
+        let frames = first.chain(words).map(|word| Ok(Frame::data(Bytes::from(word))));
+        let mut answer = Response::new(StreamBody::new(frames).boxed_unsync());
+        answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        answer
+    }
+
+    async fn sign_in<B>(&self, request: Request<B>) -> Answer
+    where
+        B: Body + Send,
+        B::Data: Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let Ok(body) = Limited::new(request.into_body(), FORM_BYTES_MAX).collect().await else {
+            return refusal(StatusCode::PAYLOAD_TOO_LARGE, "a form with a token is shorter");
+        };
+        let body = body.to_bytes();
+        let token = url::form_urlencoded::parse(&body).find(|(key, _)| key == "token");
+        match token.and_then(|(_, token)| self.access.cookie(token.trim())) {
+            Some(cookie) => redirect("/", &cookie),
+            None => whole(StatusCode::UNAUTHORIZED, HTML, SIGN_IN.into()),
+        }
+    }
+
+    fn take_token(&self, path: &str, query: &str) -> Option<Answer> {
+        let (_, token) = url::form_urlencoded::parse(query.as_bytes()).find(|(key, _)| key == "token")?;
+        // No `//elsewhere` as the place to go on to.
+        let path = format!("/{}", path.trim_start_matches('/'));
+        Some(redirect(&path, &self.access.cookie(&token)?))
+    }
+}
+
+fn make(state: &State, parts: &[String], query: &str) -> Answer {
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    let answer = match parts.as_slice() {
+        ["overview"] => Ok(api::overview(state)),
+        ["learning"] => api::learning(state),
+        ["job"] => Ok(api::job(state)),
+        ["choices"] => Ok(api::choices(state)),
+        ["trajectories"] => api::trajectories(state, query),
+        ["trajectory", id] => api::trajectory(state, id),
+        ["trajectory", id, "row"] => api::row(state, id, query),
+        ["trajectory", id, "screenshot", which] => return picture(api::picture(state, id, which)),
+        _ => Err(Refusal::Missing("no such answer; see docs/DASHBOARD.md for what there is".into())),
+    };
+    match answer {
+        Ok(value) => whole(StatusCode::OK, JSON, value.to_string().into()),
+        Err(why) => refused(why),
+    }
+}
+
+fn picture(answer: Result<(Bytes, &'static str), Refusal>) -> Answer {
+    match answer {
+        Ok((bytes, media_type)) => {
+            let mut answer = whole(StatusCode::OK, media_type, bytes);
+            // What is recorded never changes.
+            let kept = HeaderValue::from_static("private, max-age=86400, immutable");
+            answer.headers_mut().insert(header::CACHE_CONTROL, kept);
+            answer
+        }
+        Err(why) => refused(why),
+    }
+}
+
+fn refused(why: Refusal) -> Answer {
+    match why {
+        Refusal::Asked(what) => refusal(StatusCode::BAD_REQUEST, &what),
+        Refusal::Missing(what) => refusal(StatusCode::NOT_FOUND, &what),
+        Refusal::Broken(what) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &what),
+    }
+}
+
+/// Without the token: a page that asks for it, or for a program what to bring.
+fn unknown(path: &str, headers: &http::HeaderMap) -> Answer {
+    let accepts = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    if accepts.contains("text/html") && !path.starts_with("/api/") {
+        return whole(StatusCode::UNAUTHORIZED, HTML, SIGN_IN.into());
+    }
+    if path == "/assets/style.css" || path == "/assets/icon.svg" {
+        return asset(path.rsplit('/').next().unwrap_or_default(), headers); // what the sign-in page is drawn with
+    }
+    let what = "a token is needed here: send it as `Authorization: Bearer TOKEN`, or open the address that furrow printed when it started";
+    let mut answer = refusal(StatusCode::UNAUTHORIZED, what);
+    answer
+        .headers_mut()
+        .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"furrow\""));
+    answer
+}
+
+fn asset(name: &str, headers: &http::HeaderMap) -> Answer {
+    let Some(asset) = Asset::find(name) else { return refusal(StatusCode::NOT_FOUND, "no such file") };
+    let tag = asset.tag();
+    let has_it = headers.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
+    let mut answer = if has_it {
+        whole(StatusCode::NOT_MODIFIED, asset.media_type, Bytes::new())
+    } else {
+        whole(StatusCode::OK, asset.media_type, Bytes::from_static(asset.bytes))
+    };
+    if let Ok(tag) = HeaderValue::from_str(&tag) {
+        answer.headers_mut().insert(header::ETAG, tag);
+    }
+    answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    answer
+}
+
+fn redirect(to: &str, cookie: &str) -> Answer {
+    let mut answer = whole(StatusCode::SEE_OTHER, HTML, Bytes::new());
+    for (name, value) in [(header::LOCATION, to), (header::SET_COOKIE, cookie)] {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            answer.headers_mut().insert(name, value);
+        }
+    }
+    answer
+}
+
+fn refusal(status: StatusCode, what: &str) -> Answer {
+    let body: Value = json!({ "error": what });
+    whole(status, JSON, body.to_string().into())
+}
+
+fn whole(status: StatusCode, media_type: &'static str, body: Bytes) -> Answer {
+    let mut answer = Response::new(Full::new(body).boxed_unsync());
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
+    answer
+}

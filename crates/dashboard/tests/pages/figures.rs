@@ -1,0 +1,22 @@
+//! Figures of the API, held against a Python script that computes them from the Parquet files and `metrics.jsonl` alone.
+
+use std::process::Command;
+
+use crate::ground::Ground;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn figures_agree_with_those_of_a_script() {
+    let ground = Ground::night_run().await;
+    let mut files = Vec::new();
+    for name in ["overview", "learning", "job"] {
+        let path = ground.dir.path().join(format!("{name}.json"));
+        std::fs::write(&path, ground.get(&format!("/api/{name}")).await.to_string()).unwrap();
+        files.push(path);
+    }
+    let python = std::env::var("FURROW_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/figures.py");
+    let told = Command::new(python).arg(script).arg(ground.dir.path()).args(&files).output().unwrap();
+    println!("{}{}", String::from_utf8_lossy(&told.stdout), String::from_utf8_lossy(&told.stderr));
+    assert!(told.status.success());
+    ground.close().await;
+}

@@ -1,0 +1,197 @@
+//! What the server answers, and to whom.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::ground::{Ground, attempt, publish};
+
+/// Status and body of a GET; the connection closes with it.
+pub async fn get(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> (u16, String) {
+    let (status, _, body) = ask(address, &format!("GET {path} HTTP/1.1"), headers, "").await;
+    (status, body)
+}
+
+/// Status, head and body.
+pub async fn ask(
+    address: SocketAddr,
+    first: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> (u16, String, String) {
+    let host = address.to_string();
+    let mut text = format!("{first}\r\nconnection: close\r\ncontent-length: {}\r\n", body.len());
+    if !headers.iter().any(|(name, _)| *name == "host") {
+        text.push_str(&format!("host: {host}\r\n"));
+    }
+    headers.iter().for_each(|(name, value)| text.push_str(&format!("{name}: {value}\r\n")));
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(format!("{text}\r\n{body}").as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+    (status, head.to_lowercase(), body.to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_answer_says_what_it_is_and_what_a_page_may_do() {
+    let ground = Ground::night_run().await;
+    let id = "test-g000001-s0-a0";
+    for (path, status, kind) in [
+        ("/", 200, "text/html"),
+        ("/trajectories", 200, "text/html"),
+        (&*format!("/trajectory/{id}"), 200, "text/html"),
+        ("/assets/app.js", 200, "text/javascript"),
+        ("/assets/style.css", 200, "text/css"),
+        ("/favicon.ico", 200, "image/svg"),
+        ("/metrics", 200, "text/plain"),
+        ("/api/overview", 200, "application/json"),
+        ("/api/learning", 200, "application/json"),
+        ("/api/job", 200, "application/json"),
+        ("/api/choices", 200, "application/json"),
+        ("/api/trajectories?limit=3", 200, "application/json"),
+        (&*format!("/api/trajectory/{id}"), 200, "application/json"),
+        (&*format!("/api/trajectory/{id}/row"), 200, "application/json"),
+        (&*format!("/api/trajectory/{id}/row?step=0"), 200, "application/json"),
+        (&*format!("/api/trajectory/{id}/screenshot/0"), 200, "image/png"),
+        (&*format!("/api/trajectory/{id}/screenshot/evidence"), 200, "image/png"),
+        (&*format!("/api/trajectory/{id}/screenshot/99"), 404, "application/json"),
+        (&*format!("/api/trajectory/{id}/screenshot/first"), 400, "application/json"),
+        ("/api/trajectory/nobody", 404, "application/json"),
+        ("/api/trajectory/%2e%2e%2f%2e%2e", 404, "application/json"),
+        ("/api/trajectories?limit=0", 400, "application/json"),
+        ("/api/nothing", 404, "application/json"),
+        ("/assets/../Cargo.toml", 404, "application/json"),
+        ("/nothing", 404, "application/json"),
+    ] {
+        let (got, head, body) = ask(ground.address, &format!("GET {path} HTTP/1.1"), &[], "").await;
+        assert_eq!(got, status, "{path}: {body:.300}");
+        assert!(head.contains(&format!("content-type: {kind}")), "{path}: {head}");
+        assert!(
+            head.contains("content-security-policy: default-src 'none'; script-src 'self'"),
+            "{path}: {head}"
+        );
+        assert!(head.contains("x-content-type-options: nosniff"), "{path}: {head}");
+    }
+    for (first, status) in
+        [("POST / HTTP/1.1", 405), ("DELETE /api/overview HTTP/1.1", 405), ("HEAD / HTTP/1.1", 200)]
+    {
+        assert_eq!(ask(ground.address, first, &[], "").await.0, status, "{first}");
+    }
+    ground.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_name_and_another_origin_are_refused() {
+    let ground = Ground::serve(tempfile::tempdir().unwrap(), None).await;
+    // A stranger's page whose own name was made to resolve to 127.0.0.1.
+    assert_eq!(get(ground.address, "/api/overview", &[("host", "evil.test:7380")]).await.0, 403);
+    let foreign = [("origin", "http://evil.test")];
+    assert_eq!(ask(ground.address, "POST /token HTTP/1.1", &foreign, "token=x").await.0, 403);
+    ground.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_token_nothing_is_told() {
+    let token = "a-token-of-twenty-six-letters";
+    let ground = Ground::serve(tempfile::tempdir().unwrap(), Some(token)).await;
+    let address = ground.address;
+    for path in [
+        "/",
+        "/api/overview",
+        "/api/events",
+        "/metrics",
+        "/assets/app.js",
+        "/?token=a-token-of-twenty-six-letterz",
+    ] {
+        let (status, body) = get(address, path, &[]).await;
+        assert_eq!(status, 401, "{path}");
+        assert!(body.contains("Authorization: Bearer"), "{path} says what to bring: {body}");
+    }
+    let (status, page) = get(address, "/", &[("accept", "text/html")]).await;
+    assert!(status == 401 && page.contains("<form method=\"post\" action=\"/token\">"), "{page}");
+    let bearer = format!("Bearer {token}");
+    assert_eq!(get(address, "/api/overview", &[("authorization", &bearer)]).await.0, 200);
+    assert_eq!(get(address, "/api/overview", &[("authorization", &bearer[..bearer.len() - 1])]).await.0, 401);
+
+    let link = format!("GET /learning?token={token} HTTP/1.1");
+    let form = format!("token={token}");
+    for (first, body, to) in [(&*link, "", "/learning"), ("POST /token HTTP/1.1", &*form, "/")] {
+        let (status, head, _) = ask(address, first, &[], body).await;
+        assert_eq!(status, 303, "{first}");
+        assert!(
+            head.contains(&format!("location: {to}\r\n")) && head.contains("httponly; samesite=strict"),
+            "{head}"
+        );
+        let cookie = head.split("set-cookie: ").nth(1).unwrap().split(';').next().unwrap().to_owned();
+        assert_eq!(get(address, "/api/overview", &[("cookie", &cookie)]).await.0, 200);
+    }
+    assert_eq!(ask(address, "POST /token HTTP/1.1", &[], "token=wrong").await.0, 401);
+    assert_eq!(
+        ask(address, "POST /token HTTP/1.1", &[], &format!("token={}", "x".repeat(5000))).await.0,
+        413
+    );
+    ground.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_published_is_told_and_a_page_that_does_not_listen_stops_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let ground = Ground::serve(dir, None).await;
+    let open = || async {
+        let mut stream = TcpStream::connect(ground.address).await.unwrap();
+        let head = format!("GET /api/events HTTP/1.1\r\nhost: {}\r\n\r\n", ground.address);
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream
+    };
+    // Twenty that never read a byte.
+    let mut deaf = Vec::new();
+    for _ in 0..20 {
+        deaf.push(open().await);
+    }
+    let mut listening = open().await;
+    let mut heard = String::new();
+    let mut hear_until = async |word: &str| {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !heard.contains(word) {
+            let mut bytes = [0; 4096];
+            let read = tokio::time::timeout(Duration::from_secs(10), listening.read(&mut bytes))
+                .await
+                .unwrap()
+                .unwrap();
+            heard.push_str(&String::from_utf8_lossy(&bytes[..read]));
+            assert!(read > 0 && Instant::now() < deadline, "{heard}");
+        }
+    };
+    hear_until("\"trajectories\":0").await;
+    for group in 0..3 {
+        publish(&data, &format!("s{group}"), &[attempt(group, 0)], &[]);
+        hear_until(&format!("\"trajectories\":{}", group + 1)).await;
+    }
+    assert_eq!(ground.get("/api/trajectories").await["total"], 3);
+    drop(deaf);
+    // Open streams do not keep a stop waiting.
+    tokio::time::timeout(Duration::from_secs(5), ground.close()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_of_the_table_follow_each_other_without_a_gap() {
+    let ground = Ground::night_run().await;
+    let mut ids = Vec::new();
+    for offset in (0..244).step_by(50) {
+        let page = ground.get(&format!("/api/trajectories?sort=reward&offset={offset}&limit=50")).await;
+        assert_eq!((&page["total"], &page["matched"]), (&244.into(), &244.into()));
+        ids.extend(page["rows"].as_array().unwrap().iter().map(|row| row["trajectory_id"].to_string()));
+    }
+    let all: std::collections::BTreeSet<_> = ids.iter().collect();
+    assert_eq!((ids.len(), all.len()), (244, 244));
+    let failed = ground.get("/api/trajectories?status=failed&limit=500").await;
+    assert!(failed["rows"].as_array().unwrap().iter().all(|row| row["reward"].is_null()), "{failed}");
+    assert_eq!(ground.get("/api/trajectories?offset=9999").await["rows"], serde_json::json!([]));
+    ground.close().await;
+}

@@ -1,0 +1,292 @@
+//! Every page and control in a real Chromium: what it shows, by pointer and by keyboard alone, and that nothing a page said executes.
+
+use chromiumoxide::Page;
+use chromiumoxide::cdp::browser_protocol::emulation::MediaFeature;
+
+use crate::ground::{Chrome, Ground, keep_picture, script, wait_for};
+
+const POISONED: &str = "/trajectory/test-g000000-s1-a0";
+
+/// Presses keys one after another, as a keyboard does.
+async fn press(page: &Page, keys: &[&str]) {
+    for key in keys {
+        let body = page.find_element("body").await.unwrap();
+        body.press_key(*key).await.unwrap();
+    }
+}
+
+pub async fn click(page: &Page, selector: &str) {
+    page.find_element(selector).await.unwrap().click().await.unwrap();
+}
+
+/// What went wrong on the page: errors, refused scripts, hostile text that ran.
+const WATCH: &str = r"
+    window.wrong = [];
+    addEventListener('error', (event) => wrong.push(String(event.message ?? event.target?.src)), true);
+    addEventListener('unhandledrejection', (event) => wrong.push(String(event.reason)));
+    addEventListener('securitypolicyviolation', (event) => wrong.push(`${event.violatedDirective} ${event.blockedURI}`));
+";
+
+pub async fn open(chrome: &Chrome, ground: &Ground, path: &str) -> Page {
+    let page = chrome.open("about:blank").await;
+    page.evaluate_on_new_document(WATCH).await.unwrap();
+    page.goto(ground.url(path)).await.unwrap();
+    wait_for(&page, "document.querySelector('main h1')").await;
+    page
+}
+
+pub async fn nothing_is_wrong(page: &Page) {
+    let wrong: Vec<String> = script(page, "window.wrong").await;
+    assert!(wrong.is_empty(), "{wrong:?}");
+    assert!(script::<bool>(page, "window.pwned === undefined").await, "hostile text ran");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_page_shows_its_figures_in_light_and_in_dark() {
+    let (ground, chrome) = (Ground::night_run().await, Chrome::start().await);
+    for (path, name, told) in [
+        (
+            "/",
+            "overview",
+            &[
+                "Trajectories per GPU-hour",
+                "session-bound",
+                "Failures by kind",
+                "browser dead",
+                "Cost per trajectory",
+            ][..],
+        ),
+        ("/trajectories", "trajectories", &["244 trajectories", "find-the-invoice"]),
+        (
+            "/trajectory/test-g000001-s2-a0",
+            "trajectory",
+            &["The same task under the same draw", "click_element", "tokens, mean log-prob"],
+        ),
+        ("/learning", "learning", &["By policy version", "Kept and left out by a trainer", "book-a-table"]),
+        ("/job", "job", &["The ledger of GPU-hours", "no work", "Tables"]),
+    ] {
+        let page = open(&chrome, &ground, path).await;
+        for dark in [false, true] {
+            let scheme = MediaFeature::new("prefers-color-scheme", if dark { "dark" } else { "light" });
+            page.emulate_media_features(vec![scheme]).await.unwrap();
+            // Words are looked for as the page's source has them: headings are small capitals by style.
+            for words in told {
+                let words = words.replace("click_element", "click element");
+                wait_for(&page, &format!("document.body.textContent.includes({words:?})")).await;
+            }
+            let paper: String = script(&page, "getComputedStyle(document.body).backgroundColor").await;
+            assert_eq!(paper == "rgb(19, 23, 21)", dark, "{path}: {paper}");
+            keep_picture(&page, &format!("{name}-{}", if dark { "dark" } else { "light" })).await;
+        }
+        // The narrowest width that is promised: nothing is cut off.
+        let overflow: i64 = script(&page, "document.documentElement.scrollWidth - innerWidth").await;
+        assert!(overflow <= 0, "{path}: {overflow} pixels too wide at 1280");
+        let width = chromiumoxide::cdp::browser_protocol::emulation::SetDeviceMetricsOverrideParams::new(
+            1024, 800, 1.0, false,
+        );
+        page.execute(width).await.unwrap();
+        let overflow: i64 = script(&page, "document.documentElement.scrollWidth - innerWidth").await;
+        assert!(overflow <= 0, "{path}: {overflow} pixels too wide at 1024");
+        assert!(
+            script::<bool>(&page, CONTRAST).await,
+            "{path}: {}",
+            script::<String>(&page, "window.faint").await
+        );
+        assert!(
+            script::<bool>(&page, LABELS).await,
+            "{path}: {}",
+            script::<String>(&page, "window.nameless").await
+        );
+        nothing_is_wrong(&page).await;
+        page.close().await.unwrap();
+    }
+    chrome.close().await;
+    ground.close().await;
+}
+
+/// WCAG 2.1: text against what is behind it, 4.5:1, or 3:1 where it is large. Gradients and pictures have no text of ours on them.
+const CONTRAST: &str = r"(() => {
+    const parse = (text) => (text.match(/[\d.]+/g) ?? []).map(Number);
+    const linear = (value) => ((value /= 255) <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
+    const light = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+    const behind = (node) => { for (; node; node = node.parentElement) { const colour = parse(getComputedStyle(node).backgroundColor); if (colour.length === 3 || colour[3] === 1) return colour; } return [255, 255, 255]; };
+    const faint = [];
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) {
+        const node = walker.currentNode.parentElement;
+        if (!walker.currentNode.textContent.trim() || !node.checkVisibility() || node.closest('svg, script, noscript, .hidden')) continue;
+        const style = getComputedStyle(node);
+        const [a, b] = [light(parse(style.color)), light(behind(node))].sort((a, b) => b - a);
+        const ratio = (a + 0.05) / (b + 0.05);
+        const large = parseFloat(style.fontSize) >= 24 || (parseFloat(style.fontSize) >= 18.66 && Number(style.fontWeight) >= 700);
+        if (ratio < (large ? 3 : 4.5)) faint.push(`${walker.currentNode.textContent.trim().slice(0, 30)}: ${ratio.toFixed(2)}`);
+    }
+    window.faint = [...new Set(faint)].join('; ');
+    return faint.length === 0;
+})()";
+
+/// Everything that can be acted on has a name, and every picture says what it shows.
+const LABELS: &str = r"(() => {
+    const named = (node) => (node.getAttribute('aria-label') ?? node.labels?.[0]?.textContent ?? node.textContent ?? '').trim() !== '';
+    const acted = [...document.querySelectorAll('a, button, input, select, [tabindex=\'0\'], [role=img]')].filter((node) => node.checkVisibility());
+    const nameless = acted.filter((node) => !named(node)).concat([...document.querySelectorAll('img:not([alt])')]);
+    window.nameless = nameless.map((node) => node.outerHTML.slice(0, 120)).join('; ');
+    return nameless.length === 0;
+})()";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_that_a_page_or_a_model_says_executes() {
+    let (ground, chrome) = (Ground::night_run().await, Chrome::start().await);
+    for path in [POISONED, "/trajectories?text=img", "/learning", "/job", "/"] {
+        let page = open(&chrome, &ground, path).await;
+        if path == POISONED {
+            // All of it is there, as text.
+            let text: String = script(&page, "document.querySelector('main').textContent").await;
+            for part in crate::ground::HOSTILE {
+                let seen = part.trim_end_matches('\0');
+                assert!(text.contains(seen) || part.contains('$'), "{seen} is not shown");
+            }
+            click(&page, "button.quiet[type=button]:not(#theme)").await;
+            wait_for(&page, "document.querySelector('dialog[open] pre')").await;
+            press(&page, &["Escape"]).await;
+            wait_for(&page, "!document.querySelector('dialog[open]')").await;
+            let addresses: Vec<String> = script(&page, "[...document.querySelectorAll('main [href], main [src]')].map((node) => node.getAttribute('href') ?? node.getAttribute('src'))").await;
+            assert!(!addresses.is_empty());
+            let foreign: Vec<_> = addresses.iter().filter(|text| !text.starts_with(['/', '#'])).collect();
+            assert!(foreign.is_empty(), "{foreign:?}");
+        }
+        // Scripts and markup that text would have made.
+        assert_eq!(script::<i64>(&page, "document.querySelectorAll('main script, main iframe, main object, main [onerror], main [onload]').length").await, 0);
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        nothing_is_wrong(&page).await;
+        page.close().await.unwrap();
+    }
+    // And if a page of ours tried, the browser itself would refuse.
+    let page = open(&chrome, &ground, "/").await;
+    let refused: bool = script(&page, "(() => { try { document.createElement('p').innerHTML = '<b>x</b>'; return false; } catch { return true; } })()").await;
+    assert!(refused, "trusted types are enforced");
+    chrome.close().await;
+    ground.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_table_is_filtered_sorted_and_walked_through() {
+    let (ground, chrome) = (Ground::night_run().await, Chrome::start().await);
+    let page = open(&chrome, &ground, "/trajectories").await;
+    let matched = "document.querySelector('main [role=status]').textContent";
+    wait_for(&page, &format!("{matched} === '244 trajectories'")).await;
+
+    // By pointer.
+    page.find_element("#find").await.unwrap().click().await.unwrap().type_str("invoice").await.unwrap();
+    wait_for(&page, &format!("{matched}.startsWith('80 of 244')")).await;
+    wait_for(&page, "location.search === '?text=invoice'").await;
+    script::<bool>(&page, "(() => { const end = document.querySelector('select[name=end]'); end.value = 'browser_dead'; return end.dispatchEvent(new Event('change')); })()").await;
+    wait_for(&page, "[...document.querySelectorAll('.grid-rows .grid-row')].every((row) => row.textContent.includes('browser dead'))").await;
+    keep_picture(&page, "trajectories-filtered").await;
+    click(&page, ".filters > button").await;
+    wait_for(&page, &format!("{matched} === '244 trajectories'")).await;
+    for (heading, arrow) in [("Reward", "↓"), ("Reward", "↑"), ("Steps", "↓")] {
+        script::<bool>(&page, &format!("[...document.querySelectorAll('.grid-head button')].find((button) => button.textContent.startsWith({heading:?})).click() ?? true")).await;
+        wait_for(
+            &page,
+            &format!("document.querySelector('.grid-head').textContent.includes('{heading} {arrow}')"),
+        )
+        .await;
+    }
+    wait_for(&page, "document.querySelector('.grid-rows .grid-row').children[5].textContent === '7'").await;
+    // A number that makes no sense is answered in words.
+    script::<bool>(&page, "(() => { const least = document.querySelector('input[name=steps_min]'); least.value = '-3'; return least.dispatchEvent(new Event('input')); })()").await;
+    wait_for(&page, "document.querySelector('[role=alert]').textContent.includes('steps_min')").await;
+    click(&page, ".filters > button").await;
+    wait_for(&page, "document.querySelector('[role=alert]').textContent === ''").await;
+
+    // By keyboard alone: to the page, to the filter, through the rows, into one, on to its sibling, back.
+    let page = open(&chrome, &ground, "/").await;
+    press(&page, &["3"]).await;
+    wait_for(&page, "document.querySelector('.grid-rows .grid-row.at')").await;
+    press(&page, &["/"]).await;
+    wait_for(&page, "document.activeElement.id === 'find'").await;
+    press(&page, &["Tab", "Tab", "Tab"]).await;
+    wait_for(&page, "document.activeElement.tagName === 'SELECT'").await;
+    script::<bool>(&page, "document.querySelector('[role=grid]').focus() ?? true").await;
+    press(&page, &["End"]).await;
+    wait_for(
+        &page,
+        "document.querySelector('[role=grid]').getAttribute('aria-activedescendant') === 'row-243'",
+    )
+    .await;
+    wait_for(&page, "document.querySelector('#row-243')?.textContent.includes('test-g')").await;
+    press(&page, &["Home", "ArrowDown", "ArrowDown", "ArrowUp"]).await;
+    wait_for(&page, "document.querySelector('#row-1.at')?.textContent.includes('test-g')").await;
+    press(&page, &["Enter"]).await;
+    wait_for(&page, "location.pathname.startsWith('/trajectory/') && document.querySelector('article')")
+        .await;
+    let first: String = script(&page, "location.pathname").await;
+    press(&page, &["j"]).await;
+    wait_for(&page, "document.activeElement.id === 'step-0' && location.hash === '#step-0'").await;
+    press(&page, &["r"]).await;
+    wait_for(&page, "document.querySelector('dialog[open] pre')?.textContent.includes('prompt_token_ids')")
+        .await;
+    press(&page, &["Escape"]).await;
+    wait_for(&page, "!document.querySelector('dialog[open]')").await;
+    press(&page, &["["]).await;
+    wait_for(&page, &format!("location.pathname !== {first:?}")).await;
+    script::<bool>(&page, "history.back() ?? true").await;
+    wait_for(&page, &format!("location.pathname === {first:?}")).await;
+    nothing_is_wrong(&page).await;
+    chrome.close().await;
+    ground.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trajectory_shows_where_it_aimed_and_stays_at_its_address() {
+    let (ground, chrome) = (Ground::night_run().await, Chrome::start().await);
+    let page = open(&chrome, &ground, "/trajectory/test-g000001-s2-a0#step-1").await;
+    wait_for(&page, "document.activeElement.id === 'step-1'").await;
+    wait_for(&page, "document.querySelector('#step-1 .shot img').complete && document.querySelector('#step-1 .shot img').naturalWidth === 96").await;
+    // The fixture clicks at 12.5, 40 of a picture of 96 by 64.
+    let at: Vec<f64> = script(
+        &page,
+        "(() => { const [image, dot] = ['img', 'circle.dot'].map((part) => document.querySelector(`#step-1 .shot ${part}`).getBoundingClientRect()); \
+         return [(dot.x + dot.width / 2 - image.x) / image.width * 96, (dot.y + dot.height / 2 - image.y) / image.height * 64]; })()",
+    )
+    .await;
+    assert!((at[0] - 12.5).abs() < 1.0 && (at[1] - 40.0).abs() < 1.0, "{at:?}");
+    click(&page, "#step-1 details.tokens summary").await;
+    wait_for(&page, "document.querySelectorAll('#step-1 .token').length === 6").await;
+    let told: String = script(&page, "document.querySelectorAll('#step-1 .token')[1].title").await;
+    assert!(told.contains("log-prob -0.750 (47.2"), "{told}");
+    keep_picture(&page, "trajectory-step").await;
+    nothing_is_wrong(&page).await;
+    chrome.close().await;
+    ground.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_token_lets_a_browser_in_and_leaves_its_address() {
+    let token = "a-token-of-twenty-six-letters";
+    let (ground, chrome) =
+        (Ground::serve(tempfile::tempdir().unwrap(), Some(token)).await, Chrome::start().await);
+    let page = chrome.open(&ground.url("/learning")).await;
+    wait_for(&page, "document.querySelector('form')").await;
+    keep_picture(&page, "sign-in").await;
+    let field = page.find_element("#token").await.unwrap();
+    field.type_str("a-token-of-twenty-six-letterz").await.unwrap().press_key("Enter").await.unwrap();
+    wait_for(&page, "location.pathname === '/token' && document.querySelector('form')").await;
+    let field = page.find_element("#token").await.unwrap();
+    field.type_str(token).await.unwrap().press_key("Enter").await.unwrap();
+    wait_for(&page, "document.querySelector('main h1')?.textContent === 'Overview'").await;
+    // Nothing is published: the page says so and is no error.
+    wait_for(&page, "document.querySelector('main').textContent.includes('No trajectory is published yet')")
+        .await;
+
+    let other = Chrome::start().await;
+    let page = other.open(&ground.url(&format!("/job?token={token}"))).await;
+    wait_for(&page, "document.querySelector('main h1')?.textContent === 'Job'").await;
+    let address: String = script(&page, "location.href").await;
+    assert_eq!(address, ground.url("/job"));
+    for chrome in [chrome, other] {
+        chrome.close().await;
+    }
+    ground.close().await;
+}

@@ -1,0 +1,155 @@
+//! A data set as a dashboard looks at it: published shard by shard, merged under its feet, damaged.
+
+mod common;
+
+use common::{publish, publish_group, write};
+use furrow_records::fixtures::{self, Plot};
+use furrow_records::view::{Query, Shot, Sort, View};
+use furrow_rollout::{ContextPolicy, End, Id, Trajectory};
+use serde_json::json;
+
+fn never() -> bool {
+    false
+}
+
+#[test]
+fn what_is_published_is_shown_and_a_row_is_found_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    publish_group(dir.path(), 0, 4);
+    let view = View::open(dir.path()).unwrap();
+    assert!(view.shown().index.is_empty());
+    assert!(view.catch_up(&never).unwrap());
+    assert_eq!((view.shown().index.len(), view.shown().version), (4, 1));
+    assert!(!view.catch_up(&never).unwrap(), "nothing came since");
+
+    // A failed trajectory and one that remembers otherwise, in another shard.
+    let failed = Plot { group: 1, end: End::BrowserDead, steps: 2, ..Plot::default() };
+    let windowed = Plot { group: 2, steps: 5, context: ContextPolicy::Window(2), ..Plot::default() };
+    let made = [failed.trajectory(), windowed.trajectory()];
+    let files = write(dir.path(), "second", &made, &[fixtures::group(&[made[0].0.clone()])], &[]);
+    publish(dir.path(), "second", files);
+    assert!(view.catch_up(&never).unwrap());
+    let shown = view.shown();
+    assert_eq!((shown.index.len(), shown.version, shown.step_files_left()), (6, 2, 0));
+    let tally = &shown.tally;
+    assert_eq!((tally.all.scored, tally.all.failed, tally.all.judged, tally.groups), (5, 1, 5, 2));
+    assert_eq!((tally.all.steps, tally.steps.steps), (4 * 3 + 2 + 5, 4 * 3 + 2 + 5));
+    assert_eq!(tally.all.gpu_micros, 5_000 * tally.steps.steps);
+    assert_eq!(tally.steps.generated_tokens, 6 * tally.steps.steps);
+    assert_eq!(
+        (tally.steps.entropy_count, tally.steps.logprob_count),
+        (4 * tally.steps.steps, 4 * tally.steps.steps)
+    );
+    assert_eq!(tally.session_micros["policy"], 40_000 * tally.steps.steps);
+    assert_eq!(tally.session_micros.values().sum::<u64>(), (40_000 + 60_000) * 19 + 6 * 3_000);
+    assert_eq!(tally.minutes.values().map(|minute| minute.scored + minute.failed).sum::<u64>(), 6);
+    drop(shown);
+
+    for (record, steps) in &made {
+        let id = record.ancestry.trajectory_id.as_str();
+        let look = view.look(id).unwrap().unwrap();
+        assert_eq!(look.trajectory["trajectory_id"], id);
+        assert_eq!(look.trajectory["end"], record.ending.end.as_str());
+        let numbers: Vec<_> = look.steps.iter().map(|step| step["step"].clone()).collect();
+        assert_eq!(numbers, (0..steps.len()).map(|step| json!(step)).collect::<Vec<_>>());
+        assert_eq!(look.steps[1]["action"]["raw_text"], steps[1].reply.raw_text);
+        assert_eq!(look.steps[1].get("prompt_token_ids"), None, "large columns wait for the whole row");
+        for step in steps {
+            let bytes = view.picture(id, Shot::Step(step.step as i32)).unwrap().unwrap();
+            assert_eq!(bytes, step.observation.screenshot.bytes, "step {}", step.step);
+        }
+        let seen = record.ending.evidence.as_ref().and_then(|evidence| evidence.screenshot.clone());
+        assert_eq!(view.picture(id, Shot::Evidence).unwrap(), seen);
+        let row = view.row(id, Some(1)).unwrap().unwrap();
+        let tokens = steps[1].trace.tokens.as_ref().unwrap();
+        assert_eq!(row["prompt_token_ids"], json!(tokens.prompt_token_ids));
+        let bytes = steps[1].observation.screenshot.bytes.len();
+        assert_eq!(row["observation"]["screenshot"]["bytes"], json!({ "num_bytes": bytes }));
+        assert_eq!(view.row(id, Some(99)).unwrap(), None);
+        assert_eq!(view.picture(id, Shot::Step(99)).unwrap(), None);
+    }
+    assert!(view.look("test-g000009-s0-a0").unwrap().is_none());
+    assert!(view.row("nobody", None).unwrap().is_none());
+}
+
+#[test]
+fn a_merge_changes_no_figure() {
+    let dir = tempfile::tempdir().unwrap();
+    for group in 0..6 {
+        publish_group(dir.path(), group, 4);
+    }
+    let view = View::open(dir.path()).unwrap();
+    view.catch_up(&never).unwrap();
+    let before = view.shown().tally.clone();
+    common::merge_all(dir.path());
+    publish_group(dir.path(), 6, 4);
+    assert!(view.catch_up(&never).unwrap());
+    let shown = view.shown();
+    assert_eq!(shown.index.len(), 28);
+    assert_eq!((before.all.scored, shown.tally.all.scored), (24, 28));
+    let ids: std::collections::BTreeSet<_> =
+        (0..28).map(|place| shown.index.line(place).unwrap().trajectory_id.to_owned()).collect();
+    assert_eq!(ids.len(), 28, "no row twice");
+    drop(shown);
+    let id = Id::<Trajectory>::new("test-g000002-s3-a0").unwrap();
+    assert_eq!(view.look(id.as_str()).unwrap().unwrap().steps.len(), 3);
+}
+
+#[test]
+fn a_damaged_file_is_told_and_hides_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = publish_group(dir.path(), 0, 2);
+    publish_group(dir.path(), 1, 2);
+    for file in files {
+        std::fs::write(dir.path().join(&file.path), b"PAR1 not any more").unwrap();
+    }
+    let view = View::open(dir.path()).unwrap();
+    view.catch_up(&never).unwrap();
+    let shown = view.shown();
+    assert_eq!((shown.index.len(), shown.problems.len()), (2, 3));
+    assert!(shown.problems[0].contains("the manifest says"), "{:?}", shown.problems);
+}
+
+/// Prints what an index of many rows takes; `cargo test --release -p furrow-records --test view -- --ignored --nocapture`.
+#[test]
+#[ignore = "writes a million rows: minutes"]
+fn a_million_trajectories() {
+    let rows: u64 = std::env::var("FURROW_ROWS").ok().and_then(|rows| rows.parse().ok()).unwrap_or(1_000_000);
+    let dir = tempfile::tempdir().unwrap();
+    let made: Vec<_> = (0..8)
+        .map(|sample| Plot { sample, steps: 1, reward: sample as f32 / 8.0, ..Plot::default() }.trajectory())
+        .collect();
+    for shard in 0..rows.div_ceil(100_000) {
+        let mut writer =
+            furrow_records::ShardWriter::create(fixtures::plan(dir.path(), &format!("s{shard}")));
+        for group in shard * 12_500..(shard + 1) * 12_500 {
+            for (record, steps) in &made {
+                let mut record = record.clone();
+                let sample = record.ancestry.sample_index;
+                record.ancestry.group_id = Id::nth(&record.ancestry.run_id, group);
+                record.ancestry.trajectory_id = Id::attempt(&record.ancestry.group_id, sample, 0);
+                record.task.task_id = format!("task-{}", group % 800).into();
+                writer.add_trajectory(&record, steps).unwrap();
+            }
+        }
+        publish(dir.path(), &format!("s{shard}"), writer.finish(|_, _| {}).unwrap());
+    }
+    let view = View::open(dir.path()).unwrap();
+    let began = std::time::Instant::now();
+    view.catch_up(&never).unwrap();
+    let shown = view.shown();
+    let per_row = shown.index.bytes() as f64 / shown.index.len() as f64;
+    println!("{} rows read in {:.1?}, {per_row:.0} bytes a row", shown.index.len(), began.elapsed());
+    for sort in Sort::ALL {
+        let began = std::time::Instant::now();
+        let found = shown.index.select(&Query { sort: *sort, descending: true, ..Query::default() });
+        println!("sorted by {}: {} rows in {:.1?}", sort.as_str(), found.len(), began.elapsed());
+    }
+    let began = std::time::Instant::now();
+    let found = shown.index.select(&Query { text: "g0012".into(), ..Query::default() });
+    println!("text: {} rows in {:.1?}", found.len(), began.elapsed());
+    drop(shown);
+    let began = std::time::Instant::now();
+    assert_eq!(view.look("test-g099999-s7-a0").unwrap().unwrap().steps.len(), 1);
+    println!("one trajectory in {:.1?}", began.elapsed());
+}

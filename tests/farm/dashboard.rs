@@ -1,0 +1,176 @@
+//! The dashboard of a real run: a hundred sessions live, drained from the page, its figures held against the files that are left.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::farm::{FURROW, air_tasks};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A process that serves a dashboard; killed when dropped.
+struct Serving {
+    child: Child,
+    address: String,
+    reading: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Serving {
+    fn start(arguments: &[&str], folder: &Path) -> Self {
+        let mut command = Command::new(FURROW);
+        command
+            .args(arguments)
+            .current_dir(folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+        let address = said.by_ref().map(Result::unwrap).find_map(|line| {
+            let address = line.strip_prefix("dashboard: http://")?;
+            Some(address.trim_end_matches('/').to_owned())
+        });
+        // What it says later must go somewhere, or it would wait.
+        let reading = std::thread::spawn(move || said.for_each(drop));
+        Self { child, address: address.expect("it says where its dashboard is"), reading: Some(reading) }
+    }
+
+    fn ask(&self, method: &str, path: &str) -> (u16, Vec<u8>) {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
+            self.address
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
+        let status = String::from_utf8_lossy(&answer[9..12]).parse().unwrap();
+        (status, answer.split_off(end + 4))
+    }
+
+    fn get(&self, path: &str) -> Value {
+        let (status, body) = self.ask("GET", path);
+        assert_eq!(status, 200, "{path}: {}", String::from_utf8_lossy(&body));
+        serde_json::from_slice(&body).unwrap()
+    }
+
+    #[track_caller]
+    fn until(&self, path: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let answer = self.get(path);
+            if is_so(&answer) {
+                return answer;
+            }
+            assert!(Instant::now() < deadline, "{path} never came to be so: {answer:#}");
+            std::thread::park_timeout(Duration::from_millis(100));
+        }
+    }
+
+    /// Waits for its end, however it comes.
+    fn wait(mut self) -> std::process::ExitStatus {
+        let status = self.child.wait().unwrap();
+        self.reading.take().unwrap().join().unwrap();
+        status
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+#[test]
+fn a_hundred_sessions_are_watched_drained_and_accounted_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let job = here.join("job.toml");
+    let more = "[policy]\nkind = \"scripted\"\nthink_millis = 400\nsessions_max = 128\n[env]\nsessions_max = 100\n\
+                [records]\nmax_delay_millis = 300\n[telemetry]\nmetrics_interval_millis = 200\n[dashboard]\nlisten = \"127.0.0.1:0\"\n";
+    std::fs::write(
+        &job,
+        format!("[run]\nname = \"run\"\noutput_dir = \".\"\n{}{more}", air_tasks(here, 400, 2)),
+    )
+    .unwrap();
+    let job = job.display().to_string();
+
+    let run = Serving::start(&["run", &job, "--air", "20000"], here);
+    let overview = run.until("/api/overview", |overview| overview["live"]["running"].as_u64() >= Some(90));
+    assert_eq!(
+        (&overview["live"]["groups_planned"], &overview["live"]["env_workers"]),
+        (&400.into(), &1.into())
+    );
+    let sessions = run.until("/api/sessions", |answer| {
+        let list = answer["sessions"].as_array().unwrap();
+        list.len() >= 90 && list.iter().any(|session| session["steps"].as_u64() > Some(0))
+    });
+    // A trajectory may end between two questions: some of those with a step must still be there.
+    let with_step =
+        sessions["sessions"].as_array().unwrap().iter().filter(|session| session["steps"].as_u64() > Some(0));
+    let shown = with_step.take(20).filter(|session| {
+        let base = format!("/api/sessions/{}", session["trajectory_id"].as_str().unwrap());
+        let (status, said) = run.ask("GET", &base);
+        let (picture_status, picture) = run.ask("GET", &format!("{base}/screenshot?step=0"));
+        let said: Value = serde_json::from_slice(&said).unwrap();
+        status == 200 && said["outcome"].is_string() && picture_status == 200 && picture.len() >= 20_000
+    });
+    assert!(shown.count() > 0, "no tile could be filled");
+    // Figures come while it runs, and the time left with them.
+    run.until("/api/overview", |overview| {
+        overview["counts"]["scored"].as_u64() > Some(0)
+            && overview["slot_parts"].is_array()
+            && overview["live"]["eta_seconds"].is_number()
+    });
+    assert_eq!(run.ask("POST", "/api/drain").0, 200);
+    run.until("/api/job", |job| job["live"]["admission"] != "open");
+    assert!(run.wait().success());
+
+    // The same pages over what is left, and an independent script over the files.
+    let view = Serving::start(&["view", "run", "--listen", "127.0.0.1:0"], here);
+    let mut files = Vec::new();
+    for name in ["overview", "learning", "job"] {
+        let answer = view.until(&format!("/api/{name}"), |answer| {
+            answer["head"]["trajectories"].as_u64() > Some(0) && answer["head"]["step_files_left"] == 0
+        });
+        assert!(answer["live"].is_null(), "nobody runs: {}", answer["live"]);
+        let path = here.join(format!("{name}.json"));
+        std::fs::write(&path, answer.to_string()).unwrap();
+        files.push(path);
+    }
+    let python = std::env::var("FURROW_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
+    let told =
+        Command::new(python).arg("tests/figures.py").arg(here.join("run")).args(&files).output().unwrap();
+    println!("{}{}", String::from_utf8_lossy(&told.stdout), String::from_utf8_lossy(&told.stderr));
+    assert!(told.status.success());
+    check_hours(&view.get("/api/job"), &view.get("/api/overview"));
+    assert_eq!(view.ask("POST", "/api/drain").0, 409, "there is nobody to tell");
+}
+
+/// What the run's own clock says and what the rows say are the same time: each trajectory's is in a row, but for what was cancelled
+/// or taken back by the drain.
+fn check_hours(job: &Value, overview: &Value) {
+    let sum = |parts: &Value, group: &str| -> u64 {
+        let parts =
+            parts.as_array().unwrap().iter().filter(|part| group.is_empty() || part["group"] == group);
+        parts.map(|part| part["micros"].as_u64().unwrap()).sum()
+    };
+    let ledger = &job["ledger"];
+    for name in ["slots", "sessions"] {
+        assert_eq!(sum(&ledger[name]["parts"], ""), ledger[name]["micros"].as_u64().unwrap(), "{name}");
+    }
+    let busy = sum(&overview["slot_parts"], "busy") as f64;
+    let parts = &overview["session_parts"];
+    let in_slots = ["browser", "policy", "record"].map(|group| sum(parts, group)).iter().sum::<u64>() as f64;
+    assert!(
+        in_slots <= busy * 1.01 && in_slots >= busy * 0.8,
+        "rows hold {in_slots} us of {busy} us of busy slots"
+    );
+}

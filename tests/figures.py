@@ -1,0 +1,232 @@
+#!/usr/bin/env python3
+"""Computes the dashboard's figures a second time, from the Parquet files and metrics.jsonl alone, and holds the two together.
+
+    figures.py RUN_DIR OVERVIEW.json LEARNING.json JOB.json
+
+The three files are answers of /api/overview, /api/learning and /api/job. What each figure means: docs/DASHBOARD.md. Whole numbers must be
+equal, rates to a millionth part.
+"""
+
+import collections
+import json
+import math
+import os
+import sys
+
+import pyarrow.parquet
+
+DEVICE = ["decode", "prefill", "vision", "copy", "weights", "no_work", "no_room", "host"]
+IDLE = ["no_work", "no_room", "host"]
+SLOTS = ["busy", "starting", "no_assignment", "no_coordinator", "admission", "draining"]
+SESSION = ["queue", "boot", "observe", "policy", "act", "settle", "record", "finish", "score"]
+HOUR = 3.6e9
+
+held = 0
+
+
+def same(where, said, wanted):
+    global held
+    held += 1
+    if said is None or wanted is None:
+        assert said is None and wanted is None, f"{where}: {said}, the script has {wanted}"
+    elif isinstance(wanted, int):
+        assert said == wanted, f"{where}: {said}, the script has {wanted}"
+    else:
+        assert math.isclose(said, wanted, rel_tol=1e-6, abs_tol=1e-12), f"{where}: {said}, the script has {wanted}"
+
+
+def div(part, whole):
+    return part / whole if whole else None
+
+
+def tables(run):
+    """The rows of the files that the manifest lists now, by table."""
+    data = os.path.join(run, "data")
+    listed = {}
+    for name in sorted(os.listdir(os.path.join(data, "manifest"))):
+        if name.endswith(".json"):
+            with open(os.path.join(data, "manifest", name)) as file:
+                commit = json.load(file)
+            for path in commit.get("removed", []):
+                del listed[path]
+            listed.update((file["path"], file["table"]) for file in commit["files"])
+    rows = collections.defaultdict(list)
+    pictures = ("observation", "evidence")
+    for path, table in listed.items():
+        file = pyarrow.parquet.ParquetFile(os.path.join(data, path))
+        names = [name for name in file.schema_arrow.names if name not in pictures]
+        rows[table] += file.read(columns=names).to_pylist()
+    return rows
+
+
+def hours(run):
+    """Totals over all processes: a process's last line, and of a number used again the last line before its uptime went back."""
+    path = os.path.join(run, "metrics.jsonl")
+    if not os.path.exists(path):
+        return None
+    ended, last = [], {}
+    with open(path) as file:
+        for line in map(json.loads, file):
+            key = (line["role"], line["pid"], line.get("started"))
+            if key in last and last[key]["uptime_seconds"] > line["uptime_seconds"]:
+                ended.append(last[key])
+            last[key] = line
+    lines = ended + list(last.values())
+    return lambda name: sum(line.get(name, 0) for line in lines)
+
+
+def hold_counts(where, said, rows):
+    scored = [row for row in rows if row["status"] == "scored" and row["reward"] is not None]
+    judged = [row for row in scored if row["score"]["success"] is not None]
+    solved = sum(row["score"]["success"] for row in judged)
+    steps = sum(row["num_steps"] for row in rows)
+    tokens = sum(row["num_response_tokens"] for row in rows)
+    for name, wanted in {
+        "trajectories": len(rows),
+        "scored": len(scored),
+        "failed": len(rows) - len(scored),
+        "judged": len(judged),
+        "successes": solved,
+        "steps": steps,
+        "success_rate": div(float(solved), len(judged)),
+        "reward_mean": div(sum(row["reward"] for row in scored), len(scored)),
+        "failure_rate": div(float(len(rows) - len(scored)), len(rows)),
+        "steps_mean": div(float(steps), len(rows)),
+        "response_tokens_per_step": div(float(tokens), steps),
+        "invalid_action_rate": div(float(sum(row["num_invalid_actions"] for row in rows)), steps),
+        "device_seconds_per_scored": div(sum(row["gpu_micros"] for row in rows) / 1e6, len(scored)),
+    }.items():
+        same(f"{where}.{name}", said[name], wanted)
+    return scored
+
+
+def hold_parts(where, said, wanted):
+    whole = sum(wanted.values())
+    assert {part["cause"] for part in said} == set(wanted), f"{where}: {said}"
+    for part in said:
+        same(f"{where}.{part['cause']}", part["micros"], wanted[part["cause"]])
+        same(f"{where}.{part['cause']}.share", part["share"], div(float(part["micros"]), whole) or 0.0)
+
+
+def hold_overview(said, rows, total):
+    trajectories, steps = rows["trajectories"], rows["steps"] + rows["failed_steps"]
+    scored = hold_counts("overview.counts", said["counts"], trajectories)
+    begin = min(row["started_at"] for row in trajectories)
+    end = max(row["ended_at"] for row in trajectories)
+    wall = (end - begin).total_seconds()
+    same("wall_seconds", said["wall_seconds"], wall)
+    ends = collections.Counter((row["end"], row["status"]) for row in trajectories)
+    assert {(line["end"], line["status"]): line["trajectories"] for line in said["ends"]} == dict(ends)
+
+    throughput = said["throughput"]
+    same("trajectories_per_hour", throughput["trajectories_per_hour"], len(scored) / (wall / 3600))
+    same("steps_per_second", throughput["steps_per_second"], sum(row["num_steps"] for row in trajectories) / wall)
+    generated = sum(len(row["response_token_ids"] or []) for row in steps)
+    prefilled = sum(row["engine"]["prefill_tokens"] for row in steps)
+    reused = sum(row["engine"]["reused_tokens"] for row in steps)
+    for name, wanted in {"generated": generated, "prefilled": prefilled, "reused": reused}.items():
+        same(f"tokens.{name}", said["tokens"][name], wanted)
+        same(f"tokens.{name}_per_second", said["tokens"][f"{name}_per_second"], wanted / wall)
+    same("tokens.reused_share", said["tokens"]["reused_share"], div(float(reused), reused + prefilled))
+
+    session = {cause: sum(row["timing"][f"{cause}_micros"] for row in trajectories) for cause in SESSION}
+    hold_parts("session_parts", said["session_parts"], session)
+    same("device_micros_of_trajectories", said["device_micros_of_trajectories"], sum(row["gpu_micros"] for row in trajectories))
+
+    versions = [row["policy_version_max"] for row in trajectories if row["policy_version_max"] is not None]
+    same("versions.newest", said["versions"]["newest"], max(versions, default=None))
+    behind = [row["staleness"] for row in scored if row["staleness"] is not None]
+    same("versions.staleness_mean", said["versions"]["staleness_mean"], div(float(sum(behind)), len(behind)))
+
+    points = said["over_time"]["points"]
+    assert sum(point["scored"] for point in points) == len(scored)
+    assert sum(point["failed"] for point in points) == len(trajectories) - len(scored)
+
+    if total is None:
+        assert said["device_parts"] is None and said["device_hours"] is None
+        return
+    device = {used: total(f"policy/device_micros/{used}") for used in DEVICE}
+    slots = {used: total(f"env/slot_micros/{used}") for used in SLOTS}
+    if sum(device.values()):
+        hold_parts("device_parts", said["device_parts"], device)
+        whole = sum(device.values())
+        busy = whole - sum(device[used] for used in IDLE)
+        measured = total("rollout/scored") / (whole / HOUR)
+        same("device_hours", said["device_hours"], whole / HOUR)
+        same("trajectories_per_device_hour", throughput["trajectories_per_device_hour"], measured)
+        same("ceiling_device_bound", throughput["ceiling_device_bound"], div(total("rollout/scored"), busy / HOUR))
+        same("ceiling_session_bound", throughput["ceiling_session_bound"], measured * sum(slots.values()) / slots["busy"])
+    if sum(slots.values()):
+        hold_parts("slot_parts", said["slot_parts"], slots)
+        same("trajectories_per_slot_hour", throughput["trajectories_per_slot_hour"], total("rollout/scored") / (sum(slots.values()) / HOUR))
+
+
+def hold_learning(said, rows):
+    trajectories, steps, groups = rows["trajectories"], rows["steps"] + rows["failed_steps"], rows["groups"]
+    scored = hold_counts("learning.all", said["all"], trajectories)
+    of = collections.defaultdict(list)
+    for row in trajectories:
+        of["version", row["policy_version_max"]].append(row)
+        of["suite", row["suite"]].append(row)
+        of["task", row["suite"], row["task_id"]].append(row)
+    known = lambda rows, name: [value for row in rows for value in row[name] or [] if value is not None]
+    for line in said["by_version"]:
+        hold_counts(f"version {line['version']}", line, of["version", line["version"]])
+        mine = [row for row in steps if row["policy_version"] == line["version"]]
+        for name, column in {"entropy_mean": "entropy", "logprob_mean": "logprobs"}.items():
+            values = known(mine, column)
+            same(f"version {line['version']}.{name}", line[name], div(math.fsum(values), len(values)))
+        closed = [row for row in groups if row["policy_version_max"] == line["version"]]
+        flat = sum(row["zero_variance"] is True for row in closed)
+        same(f"version {line['version']}.groups", line["groups"], len(closed))
+        same(f"version {line['version']}.zero_variance_share", line["zero_variance_share"], div(float(flat), len(closed)))
+    for line in said["by_suite"]:
+        hold_counts(f"suite {line['suite']}", line, of["suite", line["suite"]])
+    for line in said["by_task"]:
+        hold_counts(f"task {line['task_id']}", line, of["task", line["suite"], line["task_id"]])
+    lines = len(said["by_version"]) + len(said["by_suite"]) + len(said["by_task"])
+    assert lines + said["versions_left_out"] + said["tasks_left_out"] == len(of)
+
+    flat = sum(row["zero_variance"] is True for row in groups)
+    same("groups", said["groups"], len(groups))
+    same("zero_variance_share", said["zero_variance_share"], div(float(flat), len(groups)))
+    same("invalid_action_rate", said["invalid_action_rate"], div(float(sum(not row["action"]["valid"] for row in steps)), len(steps)))
+    for name, column in {"entropy_mean": "entropy", "logprob_mean": "logprobs"}.items():
+        values = known(steps, column)
+        same(name, said[name], div(math.fsum(values), len(values)))
+    tally = lambda values: dict(collections.Counter(value for value in values if value is not None))
+    assert said["finish_reasons"] == tally(row["finish_reason"] for row in steps)
+    assert said["outcomes"] == tally(row["outcome"]["name"] for row in steps)
+    assert said["state_origins"] == tally(row["engine"]["state_origin"] for row in steps)
+    assert [tuple(pair) for pair in said["staleness"]] == sorted(tally(row["staleness"] for row in scored).items())
+    assert [tuple(pair) for pair in said["lengths"]] == sorted(tally(row["num_steps"] for row in scored).items())
+
+    kept = said["kept"]["lines"][0]
+    without = {row["group_id"] for row in groups if row["zero_variance"] is True}
+    same("kept.zero_variance", kept["zero_variance"], sum(row["group_id"] in without for row in scored))
+    same("kept.kept", kept["kept"], sum(row["group_id"] not in without for row in scored))
+
+
+def hold_job(said, rows, total):
+    for line in said["tables"]:
+        same(f"tables.{line['table']}", line["rows"], len(rows[line["table"]]))
+    for name in ("device", "slots", "sessions"):
+        part = said["ledger"][name]
+        same(f"ledger.{name}", sum(line["micros"] for line in part["parts"]), part["micros"])
+    if total is not None:
+        same("ledger.cpu_micros", said["ledger"]["cpu_micros"], total("tree/cpu_micros"))
+
+
+def main():
+    run, *answers = sys.argv[1:]
+    overview, learning, job = (json.load(open(path)) for path in answers)
+    rows, total = tables(run), hours(run)
+    assert overview["head"]["step_files_left"] == 0, "steps are still being read"
+    hold_overview(overview, rows, total)
+    hold_learning(learning, rows)
+    hold_job(job, rows, total)
+    print(f"{held} figures agree over {len(rows['trajectories'])} trajectories and {len(rows['steps'] + rows['failed_steps'])} steps")
+
+
+if __name__ == "__main__":
+    main()
