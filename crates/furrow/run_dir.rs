@@ -90,10 +90,13 @@ fn refused(dir: &Path, why: &str) -> Failure {
 }
 
 /// Empty, absent, or with nothing in it but a lock file and the logs of workers that came first.
+/// What workers that were there before the coordinator write.
+const BEFORE_A_RUN: [&str; 3] = ["lock", "logs", "metrics.jsonl"];
+
 fn is_empty(dir: &Path) -> Result<bool, Failure> {
     match fs::read_dir(dir) {
         Ok(mut entries) => Ok(entries.all(|entry| {
-            entry.is_ok_and(|entry| entry.file_name() == "lock" || entry.file_name() == "logs")
+            entry.is_ok_and(|entry| BEFORE_A_RUN.iter().any(|name| entry.file_name() == *name))
         })),
         Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(true),
         Err(why) => Err(refused(dir, &format!("cannot be read: {why}"))),
@@ -134,6 +137,8 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path().join("run");
         check(&dir, Begin::Resume, "holds no run to resume");
+        fs::create_dir_all(dir.join("logs")).unwrap();
+        fs::write(dir.join("metrics.jsonl"), "{}\n").unwrap();
         check(&dir, Begin::Fresh, "ready");
         assert_eq!(fs::read_to_string(dir.join("job.toml")).unwrap(), "x = 1\n");
         check(&dir, Begin::Fresh, "is not empty");

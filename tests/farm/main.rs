@@ -4,8 +4,8 @@
 
 mod command_line;
 mod crash_points;
-mod evaluations;
 mod dashboard;
+mod evaluations;
 mod farm;
 mod kills;
 mod planted;

@@ -40,18 +40,18 @@ fn a_model_behind_an_endpoint_acts_in_a_farm() {
     let furrow = |arguments: &[&str], key: Option<&str>| {
         let mut command = Command::new(FURROW);
         command.args(arguments).current_dir(folder.path()).env_remove("FURROW_TEST_REMOTE_KEY");
-        key.into_iter().for_each(|key| drop(command.env("FURROW_TEST_REMOTE_KEY", key)));
+        command.envs(key.map(|key| ("FURROW_TEST_REMOTE_KEY", key)));
         let output = command.output().unwrap();
         let text =
             String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
         (output.status.code(), text)
     };
     let job = path.to_str().unwrap();
-    let (status, told) = furrow(&["run", job, "--air", "2000"], None);
+    let (status, told) = furrow(&["run", job, "--air", "20000"], None);
     assert!(status == Some(2) && told.contains("policy.remote.key_env"), "{told}");
     assert!(server.asked().is_empty());
 
-    let (status, told) = furrow(&["run", job, "--air", "2000"], Some("sk-farm-0123"));
+    let (status, told) = furrow(&["run", job, "--air", "20000"], Some("sk-farm-0123"));
     assert_eq!(status, Some(0), "{told}");
     let asked = server.asked();
     let has_key = |header: &String| header.eq_ignore_ascii_case("authorization: Bearer sk-farm-0123");
@@ -95,7 +95,7 @@ read = lambda table: [row for path in sorted(glob.glob(f"{run}/data/{table}/*.pa
 steps, trajectories = read("steps"), read("trajectories")
 assert len(steps) == replies, (len(steps), replies)
 for step in steps:
-    assert step["policy_kind"] == "openai" and step["trainable_rl"], step["trajectory_id"]
+    assert step["policy_kind"] == "openai" and step["trainable_rl"], {key: value for key, value in step.items() if key != "observation"}
     assert step["response_token_ids"] == [7, 8] and step["logprobs"] == [-0.25, -0.5], step["logprobs"]
     assert [span["token_len"] for span in step["image_spans"]] == [2] and step["prefix_len"] == 0
 for row in trajectories:

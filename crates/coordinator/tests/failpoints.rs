@@ -208,6 +208,7 @@ fn draw(index: u64) -> Mutation {
         seed: index,
         group_size: 1,
         chance: None,
+        problem: None,
         task_json: "{}".to_owned(),
         at_micros: 0,
     };

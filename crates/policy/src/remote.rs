@@ -284,7 +284,10 @@ async fn tokens(
         return None;
     }
     let hashing = tokio::task::spawn_blocking(move || shown.iter().map(hashes).collect::<Option<Vec<_>>>());
-    let pictures = hashing.await.ok()??;
+    let Some(pictures) = hashing.await.ok()? else {
+        tracing::debug!("a picture that was sent cannot be read here; its tokens are not kept");
+        return None;
+    };
     let spans =
         runs.into_iter().zip(pictures).map(|((token_start, token_len), (step, blob_sha256, rgb_sha256))| {
             // How its processor cuts a picture the endpoint does not tell.

@@ -981,7 +981,7 @@ mod tests {
         refused(&path("other"), "another program's database");
         drop(SqliteLedger::open(path("newer")).unwrap());
         Connection::open(path("newer")).unwrap().pragma_update(None, "user_version", 9).unwrap();
-        refused(&path("newer"), "its schema is version 9, this furrow reads 2");
+        refused(&path("newer"), "its schema is version 9, this furrow reads 3");
         assert_eq!(fs::read(path("other")).unwrap(), other);
     }
 
