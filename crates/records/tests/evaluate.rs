@@ -71,7 +71,7 @@ fn figures_agree_with_those_of_a_script() {
     assert_eq!(all.pass.iter().map(|pass| pass.k).collect::<Vec<_>>(), [1, 2, 4, 8]);
     assert!(evaluation.policy.is_fixed);
     assert_eq!(evaluation.lines.iter().filter(|line| line.by == By::Site).count(), 6);
-    check_with_a_script(dir.path(), &evaluation);
+    script::check_with_a_script(dir.path(), &evaluation);
 }
 
 /// Each group of split `eval` belongs to the version of its attempts with a reward; a failed one began on other weights.
@@ -99,30 +99,32 @@ fn each_version_that_was_evaluated_has_its_line() {
     let told: Vec<_> = evaluation.versions.iter().map(|row| (row.version, row.line.problems)).collect();
     assert_eq!(told, [(Some(0), 20), (Some(5), 20), (Some(10), 20)]);
     assert!(evaluation.versions.iter().all(|row| !row.line.failed.is_empty() && row.line.pass.len() == 3));
-    check_with_a_script(dir.path(), &evaluation);
+    script::check_with_a_script(dir.path(), &evaluation);
     let training = Question { split: "train".into(), ..Question::default() };
     assert_eq!(evaluate(dir.path(), &training).unwrap().versions, []);
     let kept = furrow_records::kept(dir.path(), None).unwrap();
     assert_eq!(kept.lines[0].trajectories, 3 * 4 * 4, "a trainer is told of its own");
 }
 
-fn check_with_a_script(dir: &std::path::Path, evaluation: &Evaluation) {
-    let report = dir.join("report.json");
-    std::fs::write(&report, serde_json::to_string(evaluation).unwrap()).unwrap();
-    let python = std::env::var("FURROW_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/evaluate.py");
-    let told = Command::new(python).arg(script).arg(dir).arg(&report).output().unwrap();
-    println!("{}{}", String::from_utf8_lossy(&told.stdout), String::from_utf8_lossy(&told.stderr));
-    assert!(told.status.success());
+#[cfg(test)]
+mod script {
+    use super::*;
+
+    pub fn check_with_a_script(dir: &std::path::Path, evaluation: &Evaluation) {
+        let report = dir.join("report.json");
+        std::fs::write(&report, serde_json::to_string(evaluation).unwrap()).unwrap();
+        let python = std::env::var("FURROW_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/evaluate.py");
+        let told = Command::new(python).arg(script).arg(dir).arg(&report).output().unwrap();
+        println!("{}{}", String::from_utf8_lossy(&told.stdout), String::from_utf8_lossy(&told.stderr));
+        assert!(told.status.success());
+    }
 }
 
 #[test]
 fn a_split_can_be_looked_at_alone_and_a_changing_policy_is_told_of() {
     let dir = tempfile::tempdir().unwrap();
-    let plots = [
-        Plot::default(),
-        Plot { group: 1, split: furrow_rollout::Split::Test, reward: 0.0, ..Plot::default() },
-    ];
+    let plots = [Plot::default(), Plot { group: 1, split: Split::Test, reward: 0.0, ..Plot::default() }];
     let mut made: Vec<_> = plots.iter().map(Plot::trajectory).collect();
     made[1].0.policy_versions = Some((4, 4));
     let files = write(dir.path(), "s", &made, &[], &[]);

@@ -128,7 +128,7 @@ fn a_million_trajectories() {
                 let sample = record.ancestry.sample_index;
                 record.ancestry.group_id = Id::nth(&record.ancestry.run_id, group);
                 record.ancestry.trajectory_id = Id::attempt(&record.ancestry.group_id, sample, 0);
-                record.task.task_id = format!("task-{}", group % 800).into();
+                record.task.task_id = format!("task-{}", group % 800);
                 writer.add_trajectory(&record, steps).unwrap();
             }
         }
