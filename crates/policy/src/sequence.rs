@@ -86,9 +86,9 @@ impl Stretch {
 }
 
 impl Sequence {
-    /// A sequence that begins where this one will end, for a fork of its state.
+    /// A sequence that begins where the last leg of this one ends, for a fork of its state. What no leg holds yet is run with the fork's first.
     pub fn behind(&self) -> Self {
-        Self { ids: self.ids.clone(), done: self.len(), ..Self::default() }
+        Self { ids: self.ids.clone(), done: self.planned(), ..Self::default() }
     }
 
     /// Tokens known.
@@ -138,7 +138,7 @@ impl Sequence {
     }
 
     /// Where the last leg that was cut ends.
-    fn planned(&self) -> u32 {
+    pub fn planned(&self) -> u32 {
         self.cuts.back().copied().unwrap_or(self.done)
     }
 
@@ -249,6 +249,9 @@ mod tests {
         sequence.lay(Stretch { ids, forks: vec![7], ends: vec![20], ..Stretch::default() }, 8);
         assert_eq!(spans(&mut sequence), [0..7, 7..8, 8..16, 16..20]);
         assert!(sequence.next().is_none(), "three tokens wait for the next leg");
+        let mut fork = sequence.behind();
+        fork.lay(Stretch::text(vec![4; 2]), 8);
+        assert_eq!(spans(&mut fork), [20..25], "of a fork, too");
         sequence.push(2);
         assert!(sequence.end_leg(8));
         sequence.push(3);

@@ -77,9 +77,9 @@ fn ancestry() -> Ancestry {
 /// A small PNG of its own for each step.
 fn screenshot(step: u32) -> Screenshot {
     let mut bytes = Vec::new();
-    let pixels = image::RgbImage::from_pixel(8, 8, image::Rgb([step as u8, 1, 2]));
+    let pixels = image::RgbImage::from_pixel(32, 32, image::Rgb([step as u8, 1, 2]));
     pixels.write_to(&mut std::io::Cursor::new(&mut bytes), image::ImageFormat::Png).unwrap();
-    Screenshot { bytes: Bytes::from(bytes), format: ImageFormat::Png, size: Size::new(8, 8) }
+    Screenshot { bytes: Bytes::from(bytes), format: ImageFormat::Png, size: Size::new(32, 32) }
 }
 
 fn observation(step: u32) -> Observation {
@@ -154,7 +154,7 @@ async fn each_context_policy_sends_its_own_turns_and_pictures() {
         let mut session = job.open().await;
         for step in 0..3 {
             let (reply, _) = replied(job.act(&mut session, step).await);
-            assert_eq!(reply.action, Ok(Action::click(PagePoint { x: 4.0, y: 2.0 })), "{keep}");
+            assert_eq!(reply.action, Ok(Action::click(PagePoint { x: 16.0, y: 8.0 })), "{keep}");
         }
         let asked = server.asked();
         assert_eq!(turns(&asked[2])[1..], *want, "{keep}");

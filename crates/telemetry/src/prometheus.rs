@@ -45,7 +45,7 @@ fn write_point(text: &mut String, point: &Point) {
     }
 }
 
-/// Every histogram of the farm holds microseconds and stands alone (a test says so).
+/// Every histogram of the farm holds microseconds, or millionths of a nat, and stands alone (a test says so).
 fn write_histogram(text: &mut String, name: &str, buckets: &Buckets) {
     for bits in EDGE_BITS {
         // A bucket of ours ends just below the power of two, so `le` is exact.
@@ -64,7 +64,11 @@ fn line(text: &mut String, name: &str, label: &str, value: impl std::fmt::Displa
 
 fn exposed_name(point: &Point) -> String {
     let base = point.name.replace('/', "_");
-    let base = base.strip_suffix("_micros").map(|base| format!("{base}_seconds")).unwrap_or(base);
+    let base = match (base.strip_suffix("_micros"), base.strip_suffix("_millionths")) {
+        (Some(base), _) => format!("{base}_seconds"),
+        (_, Some(base)) => format!("{base}_nats"),
+        _ => base,
+    };
     let total = if matches!(point.sample, Sample::Counter(_)) { "_total" } else { "" };
     format!("furrow_{base}{total}")
 }
@@ -138,7 +142,8 @@ mod tests {
         assert_eq!(heads.len(), heads.iter().collect::<BTreeSet<_>>().len());
         for point in figures.points() {
             if matches!(point.sample, Sample::Histogram(_)) {
-                assert_eq!((point.unit, point.label), (Unit::Micros, None), "{}", point.name);
+                let is_scaled = point.unit == Unit::Micros || point.name.ends_with("_millionths");
+                assert!(is_scaled && point.label.is_none(), "{}", point.name);
             }
         }
     }

@@ -251,13 +251,13 @@ fn what_the_coordinator_says(reader: &mut Reader) {
         || ended(None).emit(),
         "INFO",
         json!({"event": "evaluation.ended", "version": 4, "problems": 3, "scored": 4, "succeeded": 1, "success": 0.25}),
-        &[("eval/evaluations", 1), ("eval/scored", 4), ("eval/successes", 1), ("eval/version", 4)],
+        &[("eval/evaluations", 1), ("eval/version", 4), ("eval/scored", 4), ("eval/successes", 1)],
     );
     reader.check(
         || ended(Some("newer weights waited")).emit(),
         "WARN",
         json!({"event": "evaluation.ended", "version": 4, "problems": 3, "drawn": 2, "scored": 4, "succeeded": 1, "success": 0.25, "why": "newer weights waited"}),
-        &[("eval/cut", 1), ("eval/evaluations", 1)],
+        &[("eval/evaluations", 1), ("eval/cut", 1)],
     );
     reader.check(
         || GroupClosed { group: &group(4, Some(equal)) }.emit(),
@@ -464,7 +464,7 @@ fn what_a_policy_worker_says(reader: &mut Reader) {
         || TokensScoredAgain { gaps: &[0.25, -0.5] }.emit(),
         "DEBUG",
         json!({"event": "tokens.scored_again", "tokens": 2, "max_abs": 0.5}),
-        &[("policy/prefill_gap_millionths", 2), ("policy/scored_again", 2)],
+        &[("policy/scored_again", 2), ("policy/prefill_gap_millionths", 2)],
     );
     reader.check(
         || RemoteAnswered { prompt_tokens: 900, completion_tokens: 30, attempts: 3, micros: 7, cost_usd: Some(0.25) }.emit(),

@@ -209,7 +209,7 @@ fn need(session: &Session) -> Need {
     let base_pages = pages_for(base_end).saturating_sub(held);
     let (fork_slot, fork_pages) = match &step.fork {
         // Full pages of the base stay shared; a copy of its last one, half-full, is among the spare.
-        Some(fork) => (1, pages_for(fork.sequence.len() + left) - pages_for(session.base.len())),
+        Some(fork) => (1, pages_for(fork.sequence.len() + left) - pages_for(session.base.planned())),
         None => (0, 0),
     };
     Need { slots: base_slot + fork_slot, pages: base_pages + fork_pages + PAGES_SPARE }
