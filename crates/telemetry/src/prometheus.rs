@@ -64,9 +64,9 @@ fn line(text: &mut String, name: &str, label: &str, value: impl std::fmt::Displa
 
 fn exposed_name(point: &Point) -> String {
     let base = point.name.replace('/', "_");
-    let base = match (base.strip_suffix("_micros"), base.strip_suffix("_millionths")) {
-        (Some(base), _) => format!("{base}_seconds"),
-        (_, Some(base)) => format!("{base}_nats"),
+    let base = match (base.strip_suffix("_micros"), base.strip_suffix("_millionths"), &point.sample) {
+        (Some(base), ..) => format!("{base}_seconds"),
+        (_, Some(base), Sample::Histogram(_)) => format!("{base}_nats"),
         _ => base,
     };
     let total = if matches!(point.sample, Sample::Counter(_)) { "_total" } else { "" };

@@ -471,12 +471,12 @@ fn what_a_policy_worker_says(reader: &mut Reader) {
         "DEBUG",
         json!({"event": "remote.answered", "prompt_tokens": 900, "completion_tokens": 30, "attempts": 3, "micros": 7, "cost_usd": 0.25}),
         &[
+            ("remote/replies", 1),
+            ("remote/retries", 2),
+            ("remote/prompt_tokens", 900),
             ("remote/completion_tokens", 30),
             ("remote/cost_usd_millionths", 250_000),
-            ("remote/prompt_tokens", 900),
-            ("remote/replies", 1),
             ("remote/reply_micros", 1),
-            ("remote/retries", 2),
         ],
     );
     reader.check(
