@@ -80,10 +80,13 @@ fn nothing_is_lost_or_repeated_or_left_whatever_is_killed() {
 
 /// Kills a browser of the living environment worker, as soon as it has one.
 fn kill_a_browser(farm: &mut Farm) {
-    let worker = farm.pid(Role::Env);
     let began = std::time::Instant::now();
     loop {
-        let mark = format!("furrow-env-{worker}-");
+        if !farm.lives(Role::Env) {
+            // Its first browsers were killed one after another: it said so and left, and whoever keeps workers starts another.
+            farm.start(Role::Env);
+        }
+        let mark = format!("furrow-env-{}-", farm.pid(Role::Env));
         let browser =
             processes().into_iter().find(|process| process.is_browser() && process.command.contains(&mark));
         if let Some(browser) = browser
