@@ -108,9 +108,16 @@ def hold_parts(where, said, wanted):
         same(f"{where}.{part['cause']}.share", part["share"], div(float(part["micros"]), whole) or 0.0)
 
 
+def trained(rows):
+    """Without those of evaluations inside a job."""
+    return [row for row in rows if row["split"] != "eval"]
+
+
 def hold_overview(said, rows, total):
     trajectories, steps = rows["trajectories"], rows["steps"] + rows["failed_steps"]
     scored = hold_counts("overview.counts", said["counts"], trajectories)
+    hold_counts("overview.training", said["training"], trained(trajectories))
+    hold_counts("overview.evaluated", said["evaluated"], [row for row in trajectories if row["split"] == "eval"])
     begin = min(row["started_at"] for row in trajectories)
     end = max(row["ended_at"] for row in trajectories)
     wall = (end - begin).total_seconds()
@@ -133,9 +140,9 @@ def hold_overview(said, rows, total):
     hold_parts("session_parts", said["session_parts"], session)
     same("device_micros_of_trajectories", said["device_micros_of_trajectories"], sum(row["gpu_micros"] for row in trajectories))
 
-    versions = [row["policy_version_max"] for row in trajectories if row["policy_version_max"] is not None]
+    versions = [row["policy_version_max"] for row in trained(trajectories) if row["policy_version_max"] is not None]
     same("versions.newest", said["versions"]["newest"], max(versions, default=None))
-    behind = [row["staleness"] for row in scored if row["staleness"] is not None]
+    behind = [row["staleness"] for row in trained(scored) if row["staleness"] is not None]
     same("versions.staleness_mean", said["versions"]["staleness_mean"], div(float(sum(behind)), len(behind)))
 
     points = said["over_time"]["points"]
@@ -162,7 +169,9 @@ def hold_overview(said, rows, total):
 
 
 def hold_learning(said, rows):
-    trajectories, steps, groups = rows["trajectories"], rows["steps"] + rows["failed_steps"], rows["groups"]
+    evaluated = [row for row in rows["trajectories"] if row["split"] == "eval"]
+    hold_counts("learning.evaluated", said["evaluated"], evaluated)
+    trajectories, steps, groups = trained(rows["trajectories"]), trained(rows["steps"] + rows["failed_steps"]), trained(rows["groups"])
     scored = hold_counts("learning.all", said["all"], trajectories)
     of = collections.defaultdict(list)
     for row in trajectories:

@@ -26,6 +26,10 @@ const theme = document.getElementById("theme");
 
 let shown = null;
 let newest = null;
+/** What the answer that is shown says of itself; none before the first, or of a page that does not say. */
+let told = null;
+/** Something changed while the page was being read, or since it could not be read. */
+let isMissed = false;
 let turns = 0;
 let address = "";
 
@@ -36,8 +40,6 @@ function page() {
 }
 
 async function show(focus) {
-  shown?.close?.();
-  shown = null;
   address = location.pathname + location.search;
   const entry = page();
   put(nav, PAGES.map(({ path, name, key }) => el("a", { href: path, "aria-current": path === entry.path ? "page" : null, "aria-keyshortcuts": key }, name)));
@@ -46,14 +48,39 @@ async function show(focus) {
   const stage = el("div", {}, el("p", { class: "note" }, "Reading…"));
   put(main, stage);
   if (focus) main.focus({ preventScroll: true });
+  await read(entry, stage);
+}
+
+/** Reads a page into its stage. One that cannot be read says why, and is tried again when something changed. */
+async function read(entry, stage) {
+  shown?.close?.();
+  shown = null;
+  told = null;
+  isMissed = false;
   const turn = ++turns;
+  const isHere = () => turn === turns;
   try {
-    const opened = await entry.page.show(stage, { tell, go });
-    if (turn === turns) shown = opened;
-    else opened?.close?.();
+    const opened = await entry.page.show(stage, { tell: (head) => isHere() && tell(head), go, isHere });
+    if (!isHere()) {
+      opened?.close?.();
+      return;
+    }
+    shown = opened ?? {};
+    if (!stage.isConnected) put(main, stage);
+    if (isMissed && isNews(newest)) shown.changed?.(newest);
   } catch (error) {
-    put(stage, el("section", { class: "card" }, el("h1", {}, "This cannot be shown"), el("p", {}, error.message), el("p", {}, el("a", { href: "/" }, "Back to the overview"))));
+    if (!isHere()) return;
+    const again = () => isHere() && read(entry, el("div"));
+    put(main, el("section", { class: "card" }, el("h1", {}, "This cannot be shown"), el("p", {}, error.message), el("p", {}, el("a", { href: "/" }, "Back to the overview"))));
+    shown = { changed: again };
+    // What came meanwhile may be what was missing; a moment later, so that nobody asks without a pause.
+    if (isMissed) setTimeout(again, 1000);
   }
+}
+
+/** Whether a word of the server is of something else than the answer that is shown. */
+function isNews(change) {
+  return change.live || !told || ["version", "generation", "trajectories", "step_files_left", "lines"].some((name) => told[name] !== change[name]);
 }
 
 /** Goes to one of our pages without loading everything again. */
@@ -66,12 +93,13 @@ function go(path) {
 
 /** Says above the page what everybody should know: whose figures these are and what is missing of them. */
 function tell(head) {
+  told = head;
   document.getElementById("run-name").textContent = head.name;
   document.title = `${page().name} · ${head.name}`;
-  const told = [...head.problems];
-  if (head.step_files_left > 0) told.push(`Figures over steps are of a part: ${count(head.step_files_left)} files are still being read.`);
-  if (head.left_out > 0) told.push(`${count(head.left_out)} trajectories are beyond what the table holds; figures count them.`);
-  put(notices, told.map((text) => el("p", { class: "notice" }, text)));
+  const said = [...head.problems];
+  if (head.step_files_left > 0) said.push(`Figures over steps are of a part: ${count(head.step_files_left)} files are still being read.`);
+  if (head.left_out > 0) said.push(`${count(head.left_out)} trajectories are beyond what the table holds; figures count them.`);
+  put(notices, said.map((text) => el("p", { class: "notice" }, text)));
 }
 
 document.addEventListener("click", (event) => {
@@ -115,11 +143,13 @@ theme.addEventListener("click", () => {
 
 hear(
   (change) => {
-    const first = newest === null;
+    const isFirst = newest === null;
     newest = change;
     status.textContent = change.trouble ? `cannot read: ${change.trouble}` : `${count(change.trajectories)} trajectories, commit ${change.version}`;
     status.classList.toggle("bad", Boolean(change.trouble));
-    if (!first) shown?.changed?.(change);
+    if (!shown) isMissed = true;
+    // The first word tells what is there: news only where the page was answered before it.
+    else if (!isFirst || isNews(change)) shown.changed?.(change);
   },
   (isLost) => {
     if (isLost) status.textContent = "not connected; trying again";

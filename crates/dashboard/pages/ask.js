@@ -20,6 +20,7 @@ export async function tellServer(path) {
 /** Calls `changed` with the newest word of the server, at most once in `rest` milliseconds, and `lost` when the connection is gone. */
 export function hear(changed, lost, rest = 1000) {
   let source;
+  let again;
   let waiting = null;
   let last = 0;
   const tell = () => {
@@ -29,6 +30,8 @@ export function hear(changed, lost, rest = 1000) {
     if (word) changed(word);
   };
   const open = () => {
+    source?.close();
+    clearTimeout(again);
     source = new EventSource("/api/events");
     source.onmessage = (event) => {
       const isFirst = waiting === null;
@@ -36,12 +39,35 @@ export function hear(changed, lost, rest = 1000) {
       if (isFirst) setTimeout(tell, Math.max(0, last + rest - Date.now()));
     };
     source.onopen = () => lost(false);
-    source.onerror = () => lost(true);
+    source.onerror = () => {
+      lost(true);
+      // A browser tries again by itself after a lost connection, and never after an answer that was none: a proxy's 502.
+      clearTimeout(again);
+      if (source.readyState === EventSource.CLOSED) again = setTimeout(open, 5000);
+    };
   };
   open();
   // A tab that nobody sees listens to nothing.
   document.addEventListener("visibilitychange", () => {
+    clearTimeout(again);
     source.close();
     if (!document.hidden) open();
   });
+}
+
+/** Calls `draw` one time after another: whoever calls meanwhile gets one more turn after it, however often it calls. */
+export function inTurn(draw) {
+  let running = null;
+  let isWanted = false;
+  const turn = async () => {
+    do {
+      isWanted = false;
+      await draw();
+    } while (isWanted);
+  };
+  return () => {
+    if (running) isWanted = true;
+    else running = turn().finally(() => (running = null));
+    return running;
+  };
 }

@@ -1,6 +1,6 @@
 // Charts as SVG, each with a sentence for those who do not see it and its numbers as a table behind a click.
 
-import { el, svg, table } from "./dom.js";
+import { el, slug, svg, table } from "./dom.js";
 import { NONE, number, percent, words } from "./format.js";
 
 const WIDTH = 640;
@@ -119,7 +119,8 @@ export function bars(entries, label) {
 }
 
 function numbers(rows, names) {
-  const fold = el("details", { class: "numbers" }, el("summary", {}, "Numbers"));
+  const id = `numbers-${slug(names.join(" "))}`;
+  const fold = el("details", { class: "numbers", id }, el("summary", { id: `${id}-fold` }, "Numbers"));
   // Made when asked for: most people look at the picture.
   fold.addEventListener("toggle", () => {
     if (fold.open && fold.children.length === 1) {

@@ -46,6 +46,47 @@ export function put(node, ...children) {
   append(node, children);
 }
 
+let letGo = [];
+let isHeld = false;
+document.addEventListener("pointerdown", () => (isHeld = true), true);
+for (const end of ["pointerup", "pointercancel", "blur"]) {
+  window.addEventListener(end, () => {
+    isHeld = false;
+    // The click comes after it, to what was there when the button went down.
+    setTimeout(() => letGo.splice(0).forEach((go) => go()), 0);
+  }, true);
+}
+
+/** Waits while a button of the pointer is down: what it went down on must still be there when it comes up. */
+export function released() {
+  return isHeld ? new Promise((go) => letGo.push(go)) : Promise.resolve();
+}
+
+/** The same as `put` for what is drawn again and again: what somebody opened, scrolled or stands at stays so, where it has an id. */
+export async function redraw(node, ...children) {
+  await released();
+  const within = (selector) => [...node.querySelectorAll(selector)];
+  const folds = within("details[open][id]").map((fold) => fold.id);
+  const scrolled = within("[id]").filter((part) => part.scrollTop > 0 || part.scrollLeft > 0).map((part) => [part.id, part.scrollTop, part.scrollLeft]);
+  const at = node.contains(document.activeElement) ? document.activeElement.id : "";
+  put(node, ...children);
+  const found = (id) => (id ? document.getElementById(id) : null);
+  for (const id of folds) {
+    const fold = found(id);
+    if (!fold) continue;
+    fold.open = true;
+    // What a fold makes when it opens is there before it is scrolled to.
+    fold.dispatchEvent(new Event("toggle"));
+  }
+  for (const [id, top, left] of scrolled) found(id)?.scrollTo({ top, left, behavior: "instant" });
+  found(at)?.focus({ preventScroll: true });
+}
+
+/** An id made of words. */
+export function slug(text) {
+  return text.toLowerCase().replace(/[^a-z0-9]+/g, "-");
+}
+
 /** A section with a heading. */
 export function card(title, props, ...children) {
   return el("section", { ...props, class: `card ${props?.class ?? ""}` }, el("h2", {}, title), ...children);
@@ -56,7 +97,7 @@ export function table(columns, rows, caption) {
   const cell = (column, row) => el("td", { class: column.numeric ? "number" : null }, column.of(row));
   return el(
     "div",
-    { class: "scroll-x", tabindex: "0", role: "region", "aria-label": caption },
+    { class: "scroll-x", id: `table-${slug(caption)}`, tabindex: "0", role: "region", "aria-label": caption },
     el(
       "table",
       {},

@@ -3,7 +3,7 @@
 // A browser draws nothing beyond some 30 million pixels. Beyond 8 million the scroll position is a share of the whole: a million rows
 // are 8 pixels apart, and the arrow keys still go one by one.
 
-import { el, put } from "./dom.js";
+import { el, put, released } from "./dom.js";
 import { count } from "./format.js";
 
 const ROW = 34;
@@ -12,13 +12,15 @@ const CHUNK = 100;
 const CHUNKS_KEPT = 40;
 
 /**
- * `columns`: `{ name, of(row), numeric, width, sort }`; `fetch(offset, limit)` gives `{ matched, rows }`; `open(row)` is called for the
+ * `columns`: `{ name, of(row), numeric, width, sort }`; `fetch(offset, limit)` gives `{ matched, rows }`; `id(row)` names a row; `open(row)` is called for the
  * row that was chosen; `sorted(column)` when a heading was. A column that is `wide` is left out where there is no room for it.
  */
 export class Grid {
-  constructor({ columns, fetch, open, sorted, label }) {
-    Object.assign(this, { all: columns, fetch, open, sorted, label });
+  constructor({ columns, fetch, id, open, sorted, label }) {
+    Object.assign(this, { all: columns, fetch, id, open, sorted, label });
     this.chunks = new Map();
+    /** Rows as they were before the last refresh, shown until the new ones are there. */
+    this.before = new Map();
     this.asked = new Set();
     this.matched = 0;
     this.at = 0;
@@ -60,6 +62,9 @@ export class Grid {
   async refresh(sort, fromTop) {
     this.sort = sort;
     this.turn += 1;
+    const turn = this.turn;
+    const held = fromTop ? undefined : this.row(this.at);
+    this.before = fromTop ? new Map() : new Map([...this.before, ...this.chunks].slice(-CHUNKS_KEPT));
     this.chunks.clear();
     this.asked.clear();
     if (fromTop) {
@@ -67,8 +72,20 @@ export class Grid {
       this.scroller.scrollTop = 0;
     }
     this.drawHead();
-    await this.ask(Math.floor(this.first() / CHUNK));
+    const chunks = new Set([Math.floor(this.first() / CHUNK), Math.floor(this.at / CHUNK)]);
+    await Promise.all([...chunks].map((chunk) => this.ask(chunk)));
+    await released();
+    if (turn !== this.turn) return;
+    if (held) this.hold(this.id(held));
     this.draw();
+  }
+
+  /** The row that was chosen stays so, wherever new rows have moved it to. */
+  hold(id) {
+    for (const [chunk, rows] of this.chunks) {
+      const place = rows.findIndex((row) => this.id(row) === id);
+      if (place >= 0) this.at = chunk * CHUNK + place;
+    }
   }
 
   get height() {
@@ -105,6 +122,7 @@ export class Grid {
       this.matched = answer.matched;
       this.at = Math.min(this.at, Math.max(0, this.matched - 1));
       this.chunks.set(chunk, answer.rows);
+      this.before.delete(chunk);
       if (this.chunks.size > CHUNKS_KEPT) this.chunks.delete(this.chunks.keys().next().value);
     } finally {
       if (turn === this.turn) this.asked.delete(chunk);
@@ -112,7 +130,8 @@ export class Grid {
   }
 
   row(index) {
-    return this.chunks.get(Math.floor(index / CHUNK))?.[index % CHUNK];
+    const chunk = Math.floor(index / CHUNK);
+    return (this.chunks.get(chunk) ?? this.before.get(chunk))?.[index % CHUNK];
   }
 
   draw() {

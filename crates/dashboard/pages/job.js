@@ -1,25 +1,24 @@
 // Job: how far it is, what was asked for, and the hours it took, each attributed to one cause.
 
-import { ask, tellServer } from "./ask.js";
-import { card, el, put, table } from "./dom.js";
+import { ask, inTurn, tellServer } from "./ask.js";
+import { card, el, put, redraw, table } from "./dom.js";
 import { NONE, bytes, count, deviceHour, duration, percent, words } from "./format.js";
 import { running } from "./overview.js";
 
 export async function show(stage, { tell }) {
+  let job = null;
   const dialog = el("dialog", { class: "ask", "aria-labelledby": "ask-title" });
+  // Outside of what is drawn each second: it stays under the pointer.
+  const drain = el("button", { type: "button", id: "drain", hidden: true, on: { click: () => confirm(dialog, job) } }, "Drain…");
   const body = el("div");
-  put(stage, body, dialog);
-  const draw = async () => {
-    const job = await ask("/api/job");
+  const draw = inTurn(async () => {
+    job = await ask("/api/job");
     tell(job.head);
-    // What somebody opened, or stands at, stays so.
-    const open = [...body.querySelectorAll("details[open]")].map((node) => node.id);
-    const at = document.activeElement?.id;
-    put(body, page(job, () => confirm(dialog, job)));
-    for (const id of open) body.querySelector(`#${id}`)?.setAttribute("open", "");
-    if (at && body.contains(document.getElementById(at))) document.getElementById(at).focus({ preventScroll: true });
-  };
+    drain.hidden = !job.live || job.live.run_over;
+    await redraw(body, page(job));
+  });
   await draw();
+  put(stage, el("div", { class: "between" }, el("h1", {}, "Job"), drain), body, dialog);
   return { changed: () => draw().catch(() => {}) };
 }
 
@@ -39,22 +38,21 @@ function confirm(dialog, job) {
       yes.disabled = false;
     }
   });
-  put(dialog, el("h2", { id: "ask-title" }, `Drain ${job.head.name}?`), el("p", {}, `Nothing new begins, ${count(job.live.running)} running trajectories are finished or handed back, and the run ends. It goes on later with --resume.`), said, el("div", { class: "between" }, close, yes));
+  put(dialog, el("h2", { id: "ask-title" }, `Drain ${job.head.name}?`), el("p", {}, `Nothing new begins, ${count(job.live?.running ?? 0)} running trajectories are finished or handed back, and the run ends. It goes on later with --resume.`), said, el("div", { class: "between" }, close, yes));
   dialog.showModal();
   close.focus();
 }
 
-function page(job, drain) {
+function page(job) {
   const hour = deviceHour(job.head.device);
   const { live } = job;
   return [
-    el("div", { class: "between" }, el("h1", {}, "Job"), live && !live.run_over ? el("button", { type: "button", id: "drain", on: { click: drain } }, "Drain…") : null),
     live ? running(live) : null,
     live?.weights.length ? card("Policy workers", {}, weights(live)) : null,
     card("Where it is", {}, el("dl", { class: "facts" }, el("dt", {}, "run"), el("dd", {}, job.head.name), el("dt", {}, "directory"), el("dd", {}, el("code", {}, job.dir ?? NONE)), el("dt", {}, "newest commit"), el("dd", {}, count(job.head.version)))),
     card(`The ledger of ${hour}s`, {}, el("p", { class: "note" }, "Every microsecond is in exactly one line; the lines of a part add up to its whole."), ledger("Devices", job.ledger.device), ledger("Slots of environment workers", job.ledger.slots), ledger("Sessions", job.ledger.sessions), job.metrics_lines_unread > 0 ? el("p", { class: "wrong" }, `${count(job.metrics_lines_unread)} lines of metrics.jsonl could not be read.`) : null),
     job.tables ? card("Tables", {}, tables(job.tables)) : null,
-    card("The job, every key with its value", {}, job.job ? el("details", { id: "resolved" }, el("summary", {}, "job.toml, resolved"), el("pre", { tabindex: "0" }, job.job)) : el("p", { class: "note" }, "There is no job.toml beside this data set.")),
+    card("The job, every key with its value", {}, job.job ? el("details", { id: "resolved" }, el("summary", { id: "resolved-fold" }, "job.toml, resolved"), el("pre", { id: "resolved-text", tabindex: "0" }, job.job)) : el("p", { class: "note" }, "There is no job.toml beside this data set.")),
   ];
 }
 

@@ -1,31 +1,41 @@
 // Learning: whether the policy gets better, and what a trainer gets to see of it.
 
-import { ask } from "./ask.js";
+import { ask, inTurn } from "./ask.js";
 import { bars, histogram } from "./charts.js";
-import { card, el, put, table } from "./dom.js";
+import { card, el, redraw, table } from "./dom.js";
 import { NONE, count, number, percent } from "./format.js";
 
+// Reading what is kept goes through the whole table: once in a while is enough. What is of a part only comes sooner.
+const REST = 15000;
+const REST_PARTLY = 2000;
+
 export async function show(stage, { tell }) {
-  const draw = async () => {
+  let last = 0;
+  let rest = REST;
+  let waiting = null;
+  const draw = inTurn(async () => {
     const figures = await ask("/api/learning");
+    last = Date.now();
+    rest = figures.head.step_files_left > 0 || figures.head.trajectories === 0 ? REST_PARTLY : REST;
     tell(figures.head);
-    put(stage, page(figures));
-  };
+    await redraw(stage, page(figures));
+  });
   await draw();
-  // Reading what is kept goes through the whole table: once in a while is enough.
-  let last = Date.now();
   return {
     changed: () => {
-      if (Date.now() - last < 15000) return;
-      last = Date.now();
-      draw().catch(() => {});
+      // Put off, not left out: the last change may have no other after it.
+      waiting ??= setTimeout(() => {
+        waiting = null;
+        draw().catch(() => {});
+      }, Math.max(0, last + rest - Date.now()));
     },
+    close: () => clearTimeout(waiting),
   };
 }
 
 function page(figures) {
-  const { all } = figures;
-  if (all.trajectories === 0) return [el("h1", {}, "Learning"), el("p", { class: "card" }, "No trajectory is published yet.")];
+  const { all, evaluated } = figures;
+  if (all.trajectories + evaluated.trajectories === 0) return [el("h1", {}, "Learning"), el("p", { class: "card" }, "No trajectory is published yet.")];
   return [
     el("h1", {}, "Learning"),
     el(
@@ -33,6 +43,7 @@ function page(figures) {
       { class: "tiles" },
       tile("Success rate", percent(all.success_rate), `${count(all.successes)} of ${count(all.judged)} judged`),
       tile("Mean reward", number(all.reward_mean), `of ${count(all.scored)} scored`),
+      evaluated.trajectories === 0 ? null : tile("Success in evaluations", percent(evaluated.success_rate), `${count(evaluated.successes)} of ${count(evaluated.judged)} judged`),
       tile("Groups without spread", percent(figures.zero_variance_share), `of ${count(figures.groups)} closed: nothing to learn from`),
       tile("Invalid actions", percent(figures.invalid_action_rate), "of all replies"),
       tile("Response length", number(figures.response_tokens_per_step), "tokens a step"),
@@ -75,7 +86,7 @@ function byVersion(figures) {
 
 function byTask(figures) {
   const name = (row) => el("a", { href: `/trajectories?task_id=${encodeURIComponent(row.task_id)}` }, row.task_id);
-  return [el("div", { class: "tall" }, table([{ name: "task", of: name }, { name: "suite", of: (row) => row.suite }, ...COUNTS], figures.by_task, "By task")), more(figures.tasks_left_out, "tasks with fewer attempts are not shown")];
+  return [el("div", { class: "tall", id: "tasks" }, table([{ name: "task", of: name }, { name: "suite", of: (row) => row.suite }, ...COUNTS], figures.by_task, "By task")), more(figures.tasks_left_out, "tasks with fewer attempts are not shown")];
 }
 
 function more(left, what) {
@@ -93,5 +104,5 @@ function kept(report) {
     { name: "failed", of: (line) => count(Object.values(line.failed).reduce((sum, times) => sum + times, 0)), numeric: true },
     { name: "reward, kept", of: (line) => number(line.reward_mean_kept), numeric: true },
   ];
-  return el("div", { class: "tall" }, table(columns, report.lines, "Kept and left out"));
+  return el("div", { class: "tall", id: "kept" }, table(columns, report.lines, "Kept and left out"));
 }

@@ -1,22 +1,22 @@
 // Overview: how fast, how well, and where the time went.
 
-import { ask } from "./ask.js";
+import { ask, inTurn } from "./ask.js";
 import { bars, line, waterfall } from "./charts.js";
-import { card, el, put, table } from "./dom.js";
+import { card, el, redraw, table } from "./dom.js";
 import { NONE, count, deviceHour, deviceName, dollars, duration, moment, number, percent, plural, words } from "./format.js";
 
 export async function show(stage, { tell }) {
-  const draw = async () => {
+  const draw = inTurn(async () => {
     const figures = await ask("/api/overview");
     tell(figures.head);
-    put(stage, page(figures));
-  };
+    await redraw(stage, page(figures));
+  });
   await draw();
   return { changed: () => draw().catch(() => {}) };
 }
 
 function page(figures) {
-  const { throughput, counts, tokens, versions, head, live } = figures;
+  const { throughput, counts, training, evaluated, tokens, versions, head, live } = figures;
   if (head.trajectories === 0 && figures.device_parts === null) {
     return [el("h1", {}, "Overview"), live ? running(live) : null, el("p", { class: "card" }, "No trajectory is published yet. The first shard closes after `records.max_delay_millis`, or when the job ends.")];
   }
@@ -29,10 +29,11 @@ function page(figures) {
     el(
       "div",
       { class: "tiles" },
-      isDevice ? tile(`Trajectories per ${hour}`, number(rate), `${count(counts.scored)} scored in ${number(figures.device_hours)} ${hour}s`, "hero") : tile("Trajectories per hour", number(throughput.trajectories_per_hour), `${count(counts.scored)} scored in ${duration(seconds(figures.wall_seconds))}`, "hero"),
+      isDevice ? tile(`Trajectories per ${hour}`, number(rate), `${count(throughput.scored)} scored in ${number(figures.device_hours)} ${hour}s`, "hero") : tile("Trajectories per hour", number(throughput.trajectories_per_hour), `${count(counts.scored)} scored in ${duration(seconds(figures.wall_seconds))}`, "hero"),
       isDevice ? null : tile("Trajectories per slot-hour", number(throughput.trajectories_per_slot_hour), "an hour of a slot, full or empty"),
-      tile("Success rate", percent(counts.success_rate), `${count(counts.successes)} of ${count(counts.judged)} judged`),
-      tile("Mean reward", number(counts.reward_mean), `of ${count(counts.scored)} scored`),
+      tile("Success rate", percent(training.success_rate), `${count(training.successes)} of ${count(training.judged)} judged`),
+      tile("Mean reward", number(training.reward_mean), `of ${count(training.scored)} scored`),
+      evaluated.trajectories === 0 ? null : tile("Success in evaluations", percent(evaluated.success_rate), `${count(evaluated.successes)} of ${count(evaluated.judged)} judged`),
       tile("Steps per second", number(throughput.steps_per_second), `${number(counts.steps_mean)} steps a trajectory`),
       tile("Failed by the farm", percent(counts.failure_rate), `${count(counts.failed)} of ${count(counts.trajectories)} attempts`),
       tile("Policy version", versions.newest ?? NONE, versions.staleness_mean === null ? "no staleness is recorded" : `${number(versions.staleness_mean)} behind on average, at most ${versions.staleness_max}`),
@@ -77,7 +78,7 @@ export function running(live) {
         ["scored", count(live.scored)],
         ["failed", count(live.failed)],
         ["published", count(live.published)],
-        ["success", percent(live.success_rate)],
+        ["solved", count(live.successes)],
         ["time left", left],
       ].map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))),
     ),

@@ -1,10 +1,10 @@
 // Sessions: a tile for each trajectory that runs, with its newest picture. Only tiles in sight ask for theirs.
 
-import { ask } from "./ask.js";
+import { ask, inTurn } from "./ask.js";
 import { el, put } from "./dom.js";
 import { duration, plural, words } from "./format.js";
 
-export async function show(stage) {
+export async function show(stage, { tell }) {
   const tiles = new Map();
   const grid = el("div", { class: "sessions", role: "list", "aria-label": "Sessions" });
   const told = el("p", { class: "note", role: "status" });
@@ -19,9 +19,11 @@ export async function show(stage) {
   put(stage, el("h1", {}, "Sessions"), told, grid);
 
   let isOpen = true;
-  const draw = async () => {
-    const { is_live, sessions } = await ask("/api/sessions");
+  // A coordinator that is late answers nothing: the tiles stay until it says something else.
+  const draw = inTurn(async () => {
+    const { head, is_live, sessions } = await ask("/api/sessions");
     if (!isOpen) return;
+    tell(head);
     told.textContent = is_live ? `${plural(sessions.length, "session")} running` : "Nothing runs: the job is over, or its coordinator does not answer.";
     const running = new Set(sessions.map((session) => session.trajectory_id));
     for (const [id, tile] of tiles) {
@@ -41,7 +43,7 @@ export async function show(stage) {
       tile.session = session;
       if (tile.inSight && tile.shown !== session.steps) fetchStep(tile);
     }
-  };
+  });
 
   /** How long each waits, once a second, without asking anybody. */
   const tick = () => {
@@ -59,9 +61,10 @@ export async function show(stage) {
     try {
       const base = `/api/sessions/${encodeURIComponent(tile.session.trajectory_id)}`;
       tile.last = await ask(base);
+      const picture = el("img", { src: `${base}/screenshot?step=${tile.last.step}`, alt: `Newest screenshot: ${tile.last.title}` });
+      // Put there when it is whole; until then, and where there is none any more, what was there stays.
+      picture.decode().then(() => put(tile.frame, picture), () => (tile.shown = 0));
       tile.shown = steps;
-      tile.picture.setAttribute("src", `${base}/screenshot?step=${tile.last.step}`);
-      tile.picture.setAttribute("alt", `Newest screenshot: ${tile.last.title}`);
       put(tile.did, words(tile.last.action), " ", el("span", { class: `tag ${["ok", "answered", "option_chosen"].includes(tile.last.outcome) ? "good" : "bad"}` }, words(tile.last.outcome)));
       tile.node.title = tile.last.url;
     } catch {
@@ -72,19 +75,19 @@ export async function show(stage) {
   }
 
   function make(session) {
-    const picture = el("img", { alt: "No picture yet", loading: "lazy", decoding: "async" });
+    const frame = el("div", { class: "frame" }, el("p", { class: "note" }, "No picture yet"));
     const [state, since] = [el("span", { class: "strong" }), el("span", { class: "number" })];
     const did = el("p", { class: "note did" }, "no step yet");
     const node = el(
       "article",
       { class: "session", role: "listitem", tabindex: "0", "data-id": session.trajectory_id, "aria-label": `${session.task_id}, ${session.trajectory_id}` },
-      el("div", { class: "frame" }, picture),
+      frame,
       el("p", { class: "between" }, state, since),
       el("p", { class: "task", title: session.task_id }, session.task_id),
       did,
       el("p", { class: "note" }, el("code", {}, session.trajectory_id)),
     );
-    return { session, node, picture, state, since, did, inSight: false, shown: 0, last: null, isAsking: false };
+    return { session, node, frame, state, since, did, inSight: false, shown: 0, last: null, isAsking: false };
   }
 
   await draw();

@@ -1,6 +1,6 @@
 // Trajectories: all of them, filtered and sorted by the server, in the words of the table's columns. The address holds the question.
 
-import { ask } from "./ask.js";
+import { ask, inTurn } from "./ask.js";
 import { el, put } from "./dom.js";
 import { NONE, duration, moment, number, words } from "./format.js";
 import { Grid } from "./grid.js";
@@ -24,7 +24,7 @@ export function versions(row) {
   return row.policy_version_min === row.policy_version_max ? row.policy_version_max : `${row.policy_version_min}–${row.policy_version_max}`;
 }
 
-export async function show(stage, { tell, go }) {
+export async function show(stage, { tell, go, isHere }) {
   const params = new URLSearchParams(location.search);
   let total = 0;
   let waiting = null;
@@ -44,6 +44,7 @@ export async function show(stage, { tell, go }) {
       total = answer.total;
       return answer;
     },
+    id: (row) => row.trajectory_id,
     open: (row) => go(`/trajectory/${encodeURIComponent(row.trajectory_id)}`),
     sorted: (column) => {
       const { column: before, descending } = sort();
@@ -54,10 +55,12 @@ export async function show(stage, { tell, go }) {
   });
 
   async function refresh(fromTop) {
+    // The address is another page's by now.
+    if (!isOpen || !isHere()) return;
     history.replaceState(null, "", params.size > 0 ? `/trajectories?${params}` : "/trajectories");
     try {
       await grid.refresh(sort(), fromTop);
-      if (!isOpen) return;
+      if (!isOpen || !isHere()) return;
       wrong.textContent = "";
       matched.textContent = grid.summary(total);
     } catch (error) {
@@ -83,6 +86,17 @@ export async function show(stage, { tell, go }) {
     return el("select", { name, on: { change: (event) => ask_for(name, event.target.value) } }, option(["", "any"]), options.map(option));
   };
   const words_of = (list) => list.map((word) => [word, words(word)]);
+  /** What came into the data set since is offered, too; nothing that stands there moves. */
+  const offer = async () => {
+    const now = await ask("/api/choices");
+    if (!isOpen || !isHere()) return;
+    tell(now.head);
+    for (const [name, list] of Object.entries({ suite: now.suites, split: now.splits, end: now.ends })) {
+      const choice = filters.elements.namedItem(name);
+      const known = new Set([...choice.options].map((option) => option.value));
+      for (const word of list) if (!known.has(word)) choice.append(el("option", { value: word, selected: word === params.get(name) }, words(word)));
+    }
+  };
   const range = (label, name, step) =>
     el("div", { class: "field", role: "group", "aria-label": label }, el("span", { "aria-hidden": "true" }, label), el("span", { class: "range" }, ["min", "max"].map((side) => text({ type: "number", step, placeholder: side, "aria-label": `${label}, ${side}`, class: "short" })(`${name}_${side}`))));
 
@@ -119,9 +133,13 @@ export async function show(stage, { tell, go }) {
   const hint = el("p", { class: "note" }, el("kbd", {}, "/"), " finds, ", el("kbd", {}, "↑"), " ", el("kbd", {}, "↓"), " go through the rows, ", el("kbd", {}, "Enter"), " opens one.");
   put(stage, el("h1", {}, "Trajectories"), filters, wrong, el("div", { class: "between" }, matched, hint), grid.node);
   await refresh(false);
-  grid.node.focus({ preventScroll: true });
+  if (isHere()) grid.node.focus({ preventScroll: true });
+  const update = inTurn(async () => {
+    await refresh(false);
+    await offer();
+  });
   return {
-    changed: () => refresh(false),
+    changed: () => update().catch(() => {}),
     close: () => {
       isOpen = false;
       clearTimeout(waiting);

@@ -23,6 +23,8 @@ pub struct Access {
 struct Token {
     bearer: [u8; 32],
     cookie: [u8; 32],
+    /// Of the cookie: [`COOKIE`] and 8 hex digits of a third hash.
+    name: String,
 }
 
 /// What becomes of a request.
@@ -68,8 +70,8 @@ pub enum AccessError {
 /// 16 letters of base 64 are 96 bits; shorter ones can be tried out.
 const TOKEN_CHARS_MIN: usize = 16;
 const TOKEN_CHARS_MAX: usize = 512;
-/// The cookie's name.
-const COOKIE: &str = "furrow_dashboard";
+/// Beginning of the cookie's name. A browser does not tell ports of a host apart, so each dashboard's name goes on with digits of its own.
+const COOKIE: &str = "furrow_dashboard_";
 
 impl Access {
     /// For a dashboard that listens here. On loopback a token is not needed, and asked for where one is given.
@@ -114,19 +116,26 @@ impl Access {
         let token = self.token.as_ref()?;
         let is_right = equal(&bearer_hash(brought), &token.bearer);
         // No `Secure`: whoever puts TLS before the dashboard speaks plain HTTP with it.
-        is_right.then(|| format!("{COOKIE}={}; Path=/; HttpOnly; SameSite=Strict", hex(&token.cookie)))
+        is_right.then(|| format!("{}={}; Path=/; HttpOnly; SameSite=Strict", token.name, hex(&token.cookie)))
     }
 }
 
 impl Token {
     fn new(token: &str) -> Self {
-        Self { bearer: bearer_hash(token), cookie: Sha256::digest(format!("furrow cookie {token}")).into() }
+        let name = Sha256::digest(format!("furrow cookie name {token}"));
+        Self {
+            bearer: bearer_hash(token),
+            cookie: Sha256::digest(format!("furrow cookie {token}")).into(),
+            name: format!("{COOKIE}{}", hex(&name[..4])),
+        }
     }
 
     fn is_brought(&self, headers: &HeaderMap) -> bool {
         let bearer = text(headers, header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
         let cookies = text(headers, header::COOKIE).unwrap_or_default();
-        let cookie = cookies.split(';').find_map(|pair| pair.trim().strip_prefix(COOKIE)?.strip_prefix('='));
+        let cookie = cookies
+            .split(';')
+            .find_map(|pair| pair.trim().strip_prefix(self.name.as_str())?.strip_prefix('='));
         // Both are always compared, and each in the same time whatever was brought.
         let bearer = equal(&bearer_hash(bearer.unwrap_or_default()), &self.bearer);
         let cookie = equal(
@@ -215,12 +224,26 @@ mod tests {
         {
             check(true, &Method::GET, &[("authorization", wrong)], Ruling::Unknown);
         }
-        check(true, &Method::GET, &[("cookie", &format!("furrow_dashboard={TOKEN}"))], Ruling::Unknown);
+        let (name, _) = pair.split_once('=').unwrap();
+        check(true, &Method::GET, &[("cookie", &format!("{name}={TOKEN}"))], Ruling::Unknown);
         check(true, &Method::GET, &[("cookie", &pair[..pair.len() - 1])], Ruling::Unknown);
         check(true, &Method::GET, &[], Ruling::Unknown);
         assert!(!cookie.contains(TOKEN) && cookie.contains("HttpOnly"));
         assert_eq!(access(true).cookie("correct-horse"), None);
         assert_eq!(access(false).cookie(""), None);
+    }
+
+    #[test]
+    fn two_dashboards_of_a_host_do_not_take_each_others_cookies() {
+        let other = Access::new("0.0.0.0:2".parse().unwrap(), Some("another-horse-battery")).unwrap();
+        let pairs = [access(true).cookie(TOKEN), other.cookie("another-horse-battery")]
+            .map(|cookie| cookie.unwrap().split(';').next().unwrap().to_owned());
+        assert_ne!(pairs[0].split_once('=').unwrap().0, pairs[1].split_once('=').unwrap().0);
+        let both: HeaderMap =
+            [("cookie".parse().unwrap(), pairs.join("; ").parse().unwrap())].into_iter().collect();
+        for access in [access(true), other] {
+            assert_eq!(access.rule(&Method::GET, &both), Ruling::Allowed);
+        }
     }
 
     #[test]

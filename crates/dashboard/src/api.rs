@@ -1,7 +1,7 @@
 //! The answers of `/api/`: JSON made of the view and of the figures, and pictures as they were recorded.
 
-use furrow_records::view::{Shot, View};
-use furrow_records::{RecordsError, Table};
+use furrow_records::RecordsError;
+use furrow_records::view::{Shot, TableSize, View};
 use serde_json::{Value, json};
 
 use crate::figures;
@@ -17,6 +17,8 @@ pub(crate) enum Refusal {
     Missing(String),
     /// It is there and cannot be read.
     Broken(String),
+    /// Whoever knows did not answer in time.
+    Late(String),
 }
 
 impl From<RecordsError> for Refusal {
@@ -33,6 +35,8 @@ pub(crate) fn head(state: &State) -> Value {
     json!({
         "name": subject.name,
         "version": shown.as_ref().map_or(0, |shown| shown.version),
+        "generation": shown.as_ref().map_or(0, |shown| shown.generation),
+        "lines": state.story().lines,
         "trajectories": shown.as_ref().map_or(0, |shown| shown.index.len()),
         "left_out": shown.as_ref().map_or(0, |shown| shown.index.left_out()),
         "step_files_left": shown.as_ref().map_or(0, |shown| shown.step_files_left()),
@@ -43,12 +47,11 @@ pub(crate) fn head(state: &State) -> Value {
 
 /// Overview.
 pub(crate) fn overview(state: &State) -> Value {
-    let totals = state.totals();
-    let moments = state.hours().moments().to_vec();
+    let story = state.story();
+    let (totals, moments) = (story.totals.as_ref(), &story.moments);
     let subject = &state.subject;
-    let of = |tally: &_| {
-        figures::overview(tally, totals.as_ref(), &moments, subject.device, subject.usd_per_device_hour)
-    };
+    let of =
+        |tally: &_| figures::overview(tally, totals, moments, subject.device, subject.usd_per_device_hour);
     let mut answer = match state.view() {
         Some(view) => of(&view.shown().tally),
         None => of(&furrow_records::view::Tally::default()),
@@ -73,13 +76,13 @@ pub(crate) fn learning(state: &State) -> Result<Value, Refusal> {
 
 /// Job.
 pub(crate) fn job(state: &State) -> Value {
-    let totals = state.totals();
+    let story = state.story();
     let view = state.view();
     let ledger = match &view {
-        Some(view) => figures::ledger(&view.shown().tally, totals.as_ref()),
-        None => figures::ledger(&furrow_records::view::Tally::default(), totals.as_ref()),
+        Some(view) => figures::ledger(&view.shown().tally, story.totals.as_ref()),
+        None => figures::ledger(&furrow_records::view::Tally::default(), story.totals.as_ref()),
     };
-    let tables = view.as_ref().and_then(|view| tables(view).ok());
+    let tables = view.as_ref().map(|view| tables(view));
     json!({
         "head": head(state),
         "dir": state.subject.dir.as_ref().map(|dir| dir.display().to_string()),
@@ -87,20 +90,13 @@ pub(crate) fn job(state: &State) -> Value {
         "job": state.subject.job,
         "ledger": ledger,
         "tables": tables,
-        "metrics_lines_unread": state.hours().unread,
+        "metrics_lines_unread": story.unread,
     })
 }
 
-fn tables(view: &View) -> Result<Value, RecordsError> {
-    let set = furrow_records::DataSet::open(view.data_dir())?;
-    let of_table = |table: Table| {
-        let (files, rows, bytes) =
-            set.snapshot().files(table).fold((0u64, 0u64, 0u64), |(files, rows, bytes), file| {
-                (files + 1, rows.saturating_add(file.rows), bytes.saturating_add(file.bytes))
-            });
-        json!({ "table": table.as_str(), "files": files, "rows": rows, "bytes": bytes })
-    };
-    Ok(Table::ALL.into_iter().map(of_table).collect())
+fn tables(view: &View) -> Value {
+    let of_table = |size: &TableSize| json!({ "table": size.table.as_str(), "files": size.files, "rows": size.rows, "bytes": size.bytes });
+    view.shown().tables.iter().map(of_table).collect()
 }
 
 /// A page of the table of trajectories.
@@ -154,15 +150,7 @@ pub(crate) fn trajectory(state: &State, id: &str) -> Result<Value, Refusal> {
 
 /// A row with every column.
 pub(crate) fn row(state: &State, id: &str, query: &str) -> Result<Value, Refusal> {
-    let step = match query {
-        "" => None,
-        query => Some(query.strip_prefix("step=").and_then(|step| step.parse().ok()).ok_or_else(|| {
-            let query: String = query.chars().take(80).collect();
-            Refusal::Asked(format!(
-                "{query:?}: use step=0, step=1 and so on, or nothing for the trajectory's own row"
-            ))
-        })?),
-    };
+    let step = crate::query::step(query).map_err(Refusal::Asked)?;
     view(state, id)?.row(id, step)?.ok_or_else(|| missing(id))
 }
 

@@ -1,9 +1,9 @@
 //! What every figure of the pages means: which sum is divided by which. `docs/DASHBOARD.md` tells the same with examples, and
 //! `tests/figures.py` computes it a second time from the files.
 //!
-//! Two sources, never mixed within a figure: the data set ([`Tally`]: what is published, to the microsecond) and the hours of the run
-//! ([`Totals`]: `metrics.jsonl`). Only the hours know of idle time. A figure whose
-//! source is not there is `null`, never 0.
+//! Two sources: the data set ([`Tally`]: what is published, to the microsecond) and the hours of the run ([`Totals`]:
+//! `metrics.jsonl`). Only the hours know of idle time. No figure divides one by the other but the cost, whose judges only the data set
+//! knows. A figure whose source is not there is `null`, never 0.
 
 use furrow_records::view::{Counts, Minute, StepSums, Tally};
 use furrow_rollout::Cause;
@@ -59,11 +59,12 @@ pub(crate) fn overview(
     let wall_seconds = wall_micros.map(|micros| micros / 1e6);
     let with_device = totals.filter(|totals| totals.device_total() > 0);
     let device_hours = with_device.map(|totals| hours(totals.device_total()));
-    let cost = device_hours.zip(usd_per_device_hour).map(|(hours, usd)| hours * usd);
-    let cost = cost.map(|usd| usd + all.cost_usd).or((all.cost_usd > 0.0).then_some(all.cost_usd));
+    let cost = cost(all.cost_usd, device_hours, usd_per_device_hour, device);
     let scored = totals.map_or(all.scored, |totals| totals.scored);
     json!({
         "counts": counts(all),
+        "training": counts(&tally.training),
+        "evaluated": counts(&tally.evaluated),
         "ends": tally.ends.iter().map(|((end, status), count)| json!({
             "end": end, "status": status, "trajectories": count
         })).collect::<Vec<_>>(),
@@ -72,6 +73,7 @@ pub(crate) fn overview(
         "wall_seconds": wall_seconds,
         "device": device,
         "throughput": {
+            "scored": scored,
             "trajectories_per_device_hour": with_device.and_then(per_device_hour),
             "ceiling_device_bound": with_device.and_then(|totals| ratio(totals.scored as f64, hours(totals.device_busy()))),
             "ceiling_session_bound": with_device.and_then(ceiling_session_bound),
@@ -91,6 +93,15 @@ pub(crate) fn overview(
         "over_time": over_time(tally),
         "hours_over_time": hours_over_time(moments),
     })
+}
+
+/// What devices and judges cost. Where a device has a price and nobody knows its hours, what judges cost is no answer.
+fn cost(judges: f64, device_hours: Option<f64>, usd_per_hour: Option<f64>, device: Device) -> Option<f64> {
+    match (device_hours, usd_per_hour) {
+        (Some(hours), Some(usd)) => Some(hours * usd + judges),
+        (None, Some(_)) if device != Device::None => None,
+        _ => (judges > 0.0).then_some(judges),
+    }
 }
 
 /// Trajectories with a reward for each hour of a device, idle or not.
@@ -209,30 +220,26 @@ fn versions(tally: &Tally) -> Value {
     })
 }
 
-/// What ended when, in equal spans of whole minutes.
+/// What ended when, in equal spans of whole minutes: one in which nothing ended is a point, too. The last span may be shorter.
 fn over_time(tally: &Tally) -> Value {
-    let Some((first, last)) = tally.minutes.keys().next().zip(tally.minutes.keys().next_back()) else {
+    let Some((&first, &last)) = tally.minutes.keys().next().zip(tally.minutes.keys().next_back()) else {
         return json!({ "span_minutes": 1, "points": [] });
     };
-    let span = ((last - first) / POINTS_MAX + 1).max(1);
-    let mut points: Vec<(i64, Minute)> = Vec::new();
-    for (minute, ended) in &tally.minutes {
-        let at = first + (minute - first) / span * span;
-        match points.last_mut() {
-            Some((same, sum)) if *same == at => add(sum, ended),
-            _ => points.push((at, *ended)),
-        }
-    }
-    let point = |(at, sum): &(i64, Minute)| {
+    let span = last.saturating_sub(first) / POINTS_MAX + 1;
+    let point = |at: i64| {
+        let end = at.saturating_add(span - 1).min(last);
+        let mut sum = Minute::default();
+        tally.minutes.range(at..=end).for_each(|(_, ended)| add(&mut sum, ended));
         json!({
-            "at": at * 60,
+            "at": at.saturating_mul(60),
             "scored": sum.scored,
             "failed": sum.failed,
-            "trajectories_per_hour": sum.scored as f64 * 60.0 / span as f64,
+            "trajectories_per_hour": sum.scored as f64 * 60.0 / (end - at + 1) as f64,
             "success_rate": share(sum.successes, sum.judged),
         })
     };
-    json!({ "span_minutes": span, "points": points.iter().map(point).collect::<Vec<_>>() })
+    let begins = std::iter::successors(Some(first), |at| at.checked_add(span).filter(|at| *at <= last));
+    json!({ "span_minutes": span, "points": begins.map(point).collect::<Vec<_>>() })
 }
 
 fn add(sum: &mut Minute, more: &Minute) {
@@ -240,8 +247,6 @@ fn add(sum: &mut Minute, more: &Minute) {
     sum.failed += more.failed;
     sum.judged += more.judged;
     sum.successes += more.successes;
-    sum.steps += more.steps;
-    sum.gpu_micros += more.gpu_micros;
 }
 
 /// Trajectories per device-hour and the device's busy share between lines of `metrics.jsonl`, some lines apart.
@@ -264,7 +269,7 @@ fn hours_over_time(moments: &[Moment]) -> Value {
     pairs.map(point).collect()
 }
 
-/// The figures of Learning.
+/// The figures of Learning: of everything but evaluations, which are told apart.
 pub(crate) fn learning(tally: &Tally) -> Value {
     let by_version = tally.by_version.iter().rev().take(VERSIONS_MAX);
     let by_version: Vec<Value> = by_version
@@ -294,9 +299,10 @@ pub(crate) fn learning(tally: &Tally) -> Value {
         line["suite"] = suite.as_str().into();
         line
     });
-    let steps = &tally.steps;
+    let steps = &tally.training_steps;
     json!({
-        "all": counts(&tally.all),
+        "all": counts(&tally.training),
+        "evaluated": counts(&tally.evaluated),
         "by_version": by_version,
         "versions_left_out": tally.by_version.len().saturating_sub(VERSIONS_MAX),
         "by_suite": by_suite.collect::<Vec<_>>(),
@@ -389,20 +395,54 @@ mod tests {
     }
 
     #[test]
+    fn a_cost_is_told_only_where_all_of_it_is_known() {
+        #[track_caller]
+        fn check(judges: f64, known: bool, usd: Option<f64>, device: Device, want: Option<f64>) {
+            let tally = Tally { all: Counts { cost_usd: judges, ..Counts::default() }, ..Tally::default() };
+            let totals = totals();
+            let overview = overview(&tally, known.then_some(&totals), &[], device, usd);
+            assert_eq!(overview["cost_usd"].as_f64(), want);
+        }
+        check(0.5, true, Some(3.0), Device::Gpu, Some(3.5));
+        check(0.5, false, Some(3.0), Device::Gpu, None);
+        check(0.5, false, Some(3.0), Device::None, Some(0.5));
+        check(0.5, true, None, Device::Gpu, Some(0.5));
+        check(0.0, true, None, Device::Gpu, None);
+    }
+
+    #[test]
     fn minutes_become_a_bounded_number_of_points_that_hold_all() {
         let mut tally = Tally::default();
         for minute in 0..1000 {
-            let ended =
-                Minute { scored: 2, judged: 2, successes: u64::from(minute >= 500), ..Minute::default() };
+            let ended = Minute { scored: 2, failed: 0, judged: 2, successes: u64::from(minute >= 500) };
             tally.minutes.insert(29_000_000 + minute, ended);
         }
         let over_time = over_time(&tally);
         let points = over_time["points"].as_array().unwrap();
         assert_eq!(over_time["span_minutes"], 9);
-        assert!(points.len() <= 121);
+        assert_eq!(points.len(), 112);
         assert_eq!(points.iter().map(|point| point["scored"].as_u64().unwrap()).sum::<u64>(), 2000);
-        assert_eq!(points[0]["trajectories_per_hour"], 120.0);
+        // 1000 minutes are 111 spans of 9 and one of a single minute, whose pace is that of the others.
+        assert!(points.iter().all(|point| point["trajectories_per_hour"] == 120.0), "{points:?}");
         assert_eq!((&points[0]["success_rate"], &points[111]["success_rate"]), (&json!(0.0), &json!(0.5)));
+    }
+
+    #[test]
+    fn a_minute_in_which_nothing_ended_is_a_point() {
+        let mut tally = Tally::default();
+        assert_eq!(over_time(&tally)["points"], json!([]));
+        for minute in [10, 14] {
+            tally.minutes.insert(minute, Minute { scored: 1, failed: 1, judged: 0, successes: 0 });
+        }
+        let over_time = over_time(&tally);
+        let points = over_time["points"].as_array().unwrap();
+        let told: Vec<_> =
+            points.iter().map(|point| (&point["at"], &point["trajectories_per_hour"])).collect();
+        let want: Vec<_> = [(600, 60.0), (660, 0.0), (720, 0.0), (780, 0.0), (840, 60.0)]
+            .map(|(at, rate)| (json!(at), json!(rate)))
+            .to_vec();
+        assert_eq!(told, want.iter().map(|(at, rate)| (at, rate)).collect::<Vec<_>>());
+        assert!(points.iter().all(|point| point["success_rate"].is_null()));
     }
 
     #[test]

@@ -4,9 +4,11 @@
 //! so through a watch channel, which holds the newest word alone: a page that does not listen makes nothing grow.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use furrow_records::view::{Query, View};
@@ -18,8 +20,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::figures::Device;
-use crate::hours::{Hours, Totals};
-use crate::live::{self, Live};
+use crate::hours::{Hours, Story};
+use crate::live::Live;
 
 /// What a dashboard shows.
 #[derive(Debug, Clone)]
@@ -41,12 +43,19 @@ pub struct Subject {
 /// Everything that requests are answered from.
 pub(crate) struct State {
     pub subject: Subject,
-    view: RwLock<Option<Arc<View>>>,
-    hours: Mutex<Hours>,
+    view: RwLock<Option<Opened>>,
+    /// Held while lines are read: by the one task that reads, and nobody else.
+    hours: Mutex<Option<Hours>>,
+    /// What was read of them.
+    story: RwLock<Arc<Story>>,
     orders: Mutex<VecDeque<Order>>,
-    kept: Mutex<Option<(u64, Arc<KeptReport>)>>,
+    kept: RwLock<Option<Kept>>,
+    /// Held by whoever makes the report anew.
+    keeping: Mutex<()>,
     trouble: Mutex<Option<String>>,
-    live: Mutex<Option<Live>>,
+    live: Mutex<Option<(Instant, Live)>>,
+    /// Where the coordinator listens, as the run directory says.
+    address: Mutex<Option<String>>,
     /// The link to the coordinator, with the address it goes to.
     channel: Mutex<Option<(String, Channel)>>,
     changed: watch::Sender<Change>,
@@ -61,16 +70,42 @@ pub(crate) struct State {
 pub(crate) struct Change {
     /// Newest commit that was read.
     pub version: u64,
+    /// Another number where rows were read anew.
+    pub generation: u64,
     /// Trajectories in the index.
     pub trajectories: usize,
     /// Files of steps that are not summed up yet.
     pub step_files_left: usize,
-    /// Moments of the run's hours.
-    pub moments: usize,
+    /// Lines of the run's hours.
+    pub lines: u64,
     /// What cannot be read.
     pub trouble: Option<String>,
     /// What a running job's coordinator counts: trajectories that run, that were scored, steps. `None`: none answers.
     pub live: Option<(u32, u32, u64)>,
+}
+
+/// A data set, and which one it is.
+struct Opened {
+    view: Arc<View>,
+    /// Of its first commit.
+    identity: Option<Identity>,
+}
+
+/// Tells a file from another one that took its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Identity {
+    device: u64,
+    inode: u64,
+    /// A number may be given again, a moment is not; where the file system knows it.
+    created: Option<std::time::SystemTime>,
+}
+
+/// What a trainer would keep, of which state of which data set, and what it cost to say so.
+struct Kept {
+    of: (u64, u64),
+    report: Arc<KeptReport>,
+    made: Instant,
+    took: Duration,
 }
 
 /// A sorted selection, kept while somebody scrolls through it.
@@ -87,20 +122,27 @@ const ORDERS_MAX: usize = 4;
 const NEVER: u64 = u64::MAX;
 /// How often is looked while somebody looks.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long after a request somebody still looks. An open page asks again within 20 s (`events` of `api.rs`).
+/// How long after a request somebody still looks. An open page does so all the time: it listens to `/api/events`.
 const LINGER: Duration = Duration::from_secs(60);
+/// What a coordinator said counts for so long: it is asked once a second, and not while nobody looks.
+const LIVE_MAX: Duration = Duration::from_secs(5);
+/// What a trainer keeps is read from the whole table, and not again before 20 times as long has passed: at most 5 % of one core.
+const KEPT_PAUSE: u32 = 20;
 
 impl State {
     pub fn new(subject: Subject) -> Self {
-        let hours = Hours::new(&subject.dir.clone().unwrap_or_default().join("metrics.jsonl"));
+        let hours = subject.dir.as_ref().map(|dir| Hours::new(&dir.join("metrics.jsonl")));
         Self {
             subject,
             view: RwLock::new(None),
             hours: Mutex::new(hours),
+            story: RwLock::default(),
             orders: Mutex::default(),
-            kept: Mutex::default(),
+            kept: RwLock::default(),
+            keeping: Mutex::default(),
             trouble: Mutex::default(),
             live: Mutex::default(),
+            address: Mutex::default(),
             channel: Mutex::default(),
             changed: watch::Sender::new(Change::default()),
             began: Instant::now(),
@@ -129,18 +171,24 @@ impl State {
 
     /// The running job, where its coordinator answers.
     pub fn live(&self) -> Option<Live> {
-        lock(&self.live).clone()
+        let said = lock(&self.live);
+        said.as_ref().filter(|(at, _)| at.elapsed() < LIVE_MAX).map(|(_, live)| live.clone())
     }
 
     /// What the coordinator said.
     pub fn set_live(&self, live: Option<Live>) {
-        *lock(&self.live) = live;
+        *lock(&self.live) = live.map(|live| (Instant::now(), live));
         self.tell();
+    }
+
+    /// Where the run directory says that the coordinator listens.
+    pub fn set_address(&self, address: Option<String>) {
+        *lock(&self.address) = address;
     }
 
     /// A link to the coordinator, where there may be one; it connects when first used, and a new address gets a new one.
     pub fn coordinator(&self) -> Option<Channel> {
-        let written = || live::address(self.subject.dir.as_deref()?);
+        let written = || lock(&self.address).clone();
         let address = self.subject.coordinator.clone().or_else(written)?;
         let mut channel = lock(&self.channel);
         match &*channel {
@@ -160,17 +208,13 @@ impl State {
 
     /// The data set; `None` before its first commit.
     pub fn view(&self) -> Option<Arc<View>> {
-        self.view.read().unwrap_or_else(PoisonError::into_inner).clone()
+        let opened = self.view.read().unwrap_or_else(PoisonError::into_inner);
+        opened.as_ref().map(|opened| opened.view.clone())
     }
 
-    /// The run's hours.
-    pub fn hours(&self) -> MutexGuard<'_, Hours> {
-        lock(&self.hours)
-    }
-
-    /// Totals of the run's hours.
-    pub fn totals(&self) -> Option<Totals> {
-        self.hours().totals()
+    /// The run's hours, as far as they were read.
+    pub fn story(&self) -> Arc<Story> {
+        self.story.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What changed, from now on.
@@ -196,31 +240,53 @@ impl State {
         places
     }
 
-    /// What a trainer would keep. Reads the whole table of trajectories, once for each state of the data set.
+    /// What a trainer would keep; reads the whole table of trajectories. A report of before is given where another one is being made,
+    /// or was a short while ago.
     pub fn kept(&self, view: &View) -> Result<Arc<KeptReport>, RecordsError> {
-        let version = view.shown().version;
-        let mut kept = lock(&self.kept);
-        if let Some((of, report)) = &*kept
-            && *of == version
-        {
-            return Ok(report.clone());
+        let now = view.glance();
+        let of = (now.generation, now.version);
+        if let Some(report) = self.kept_before(|kept| kept.of == of || kept.is_fresh_for(of)) {
+            return Ok(report);
         }
+        let _making = match self.keeping.try_lock() {
+            Ok(making) => making,
+            Err(TryLockError::Poisoned(making)) => making.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                if let Some(report) = self.kept_before(|kept| kept.of.0 == of.0) {
+                    return Ok(report);
+                }
+                lock(&self.keeping)
+            }
+        };
+        // Whoever waited finds what it waited for.
+        if let Some(report) = self.kept_before(|kept| kept.of == of || kept.is_fresh_for(of)) {
+            return Ok(report);
+        }
+        let began = Instant::now();
         let report = Arc::new(furrow_records::kept(view.data_dir(), None)?);
-        *kept = Some((version, report.clone()));
+        let kept = Kept { of, report: report.clone(), made: Instant::now(), took: began.elapsed() };
+        *self.kept.write().unwrap_or_else(PoisonError::into_inner) = Some(kept);
         Ok(report)
+    }
+
+    fn kept_before(&self, will_do: impl Fn(&Kept) -> bool) -> Option<Arc<KeptReport>> {
+        let kept = self.kept.read().unwrap_or_else(PoisonError::into_inner);
+        kept.as_ref().filter(|kept| will_do(kept)).map(|kept| kept.report.clone())
     }
 
     /// Tells what is there now, if it is not what was told last.
     fn tell(&self) {
         let mut change = Change { trouble: lock(&self.trouble).clone(), ..Change::default() };
         if let Some(view) = self.view() {
-            let shown = view.shown();
-            change.version = shown.version;
-            change.trajectories = shown.index.len();
-            change.step_files_left = shown.step_files_left();
-            change.trouble = change.trouble.or_else(|| shown.problems.first().cloned());
+            // Not `shown`: whoever sorts a million rows holds it, and this is told from a task that must not wait.
+            let glance = view.glance();
+            change.version = glance.version;
+            change.generation = glance.generation;
+            change.trajectories = glance.trajectories;
+            change.step_files_left = glance.step_files_left;
+            change.trouble = change.trouble.or(glance.problem);
         }
-        change.moments = self.hours().moments().len();
+        change.lines = self.story().lines;
         change.live =
             self.live().map(|live| (live.progress.assigned, live.progress.scored, live.progress.steps));
         self.changed.send_if_modified(|last| {
@@ -232,7 +298,7 @@ impl State {
 
     /// Reads what came since. Blocks.
     fn catch_up(&self, stop: &CancellationToken) {
-        let read = self.hours().catch_up().map_err(|error| error.to_string());
+        let read = self.catch_up_hours().map_err(|error| error.to_string());
         let read = read.and_then(|_| self.catch_up_records(stop).map_err(|error| chain(&error)));
         let trouble = read.err();
         let mut told = lock(&self.trouble);
@@ -242,21 +308,52 @@ impl State {
         *told = trouble;
     }
 
+    fn catch_up_hours(&self) -> std::io::Result<()> {
+        let mut hours = lock(&self.hours);
+        let Some(hours) = hours.as_mut() else { return Ok(()) };
+        let read = hours.catch_up();
+        let is_gone = hours.is_empty() && self.story().lines > 0;
+        if is_gone || !matches!(read, Ok(false)) {
+            *self.story.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(hours.story());
+        }
+        read.map(drop)
+    }
+
     fn catch_up_records(&self, stop: &CancellationToken) -> Result<(), RecordsError> {
         let Some(dir) = &self.subject.dir else { return Ok(()) };
         let view = match self.view() {
-            Some(view) => view,
-            None => {
+            Some(view) if !self.is_replaced(&view) => view,
+            // `furrow run --clean` began the run anew: under the same name lies another data set.
+            _ => {
                 let view = match View::open(dir) {
                     // A run that has published nothing yet.
-                    Err(RecordsError::NoDataSet { .. }) => return Ok(()),
+                    Err(RecordsError::NoDataSet { .. }) => {
+                        self.show(None);
+                        return Ok(());
+                    }
                     view => Arc::new(view?),
                 };
-                *self.view.write().unwrap_or_else(PoisonError::into_inner) = Some(view.clone());
+                let identity = first_commit(view.data_dir());
+                self.show(Some(Opened { view: view.clone(), identity }));
                 view
             }
         };
         view.catch_up(&|| stop.is_cancelled()).map(drop)
+    }
+
+    /// Whether another data set lies where this one was. A first commit that came since is none.
+    fn is_replaced(&self, view: &View) -> bool {
+        let now = first_commit(view.data_dir());
+        let mut opened = self.view.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(opened) = opened.as_mut() else { return false };
+        if opened.identity.is_none() && view.glance().version == 0 {
+            opened.identity.clone_from(&now);
+        }
+        opened.identity != now
+    }
+
+    fn show(&self, opened: Option<Opened>) {
+        *self.view.write().unwrap_or_else(PoisonError::into_inner) = opened;
     }
 
     fn is_looked_at(&self) -> bool {
@@ -280,6 +377,24 @@ pub(crate) async fn follow(state: Arc<State>, stop: CancellationToken) {
             return;
         }
     }
+}
+
+impl Kept {
+    /// Whether it is too early to say it anew of the same data set.
+    fn is_fresh_for(&self, of: (u64, u64)) -> bool {
+        self.of.0 == of.0 && self.made.elapsed() < self.took * KEPT_PAUSE
+    }
+}
+
+impl Identity {
+    pub fn of(metadata: &Metadata) -> Self {
+        Self { device: metadata.dev(), inode: metadata.ino(), created: metadata.created().ok() }
+    }
+}
+
+fn first_commit(data_dir: &Path) -> Option<Identity> {
+    let path = data_dir.join("manifest").join(format!("{:020}.json", 1));
+    std::fs::metadata(path).ok().as_ref().map(Identity::of)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

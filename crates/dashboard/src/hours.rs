@@ -13,6 +13,8 @@ use furrow_rollout::Cause;
 use furrow_telemetry::{DeviceUse, Label, SlotUse};
 use serde_json::{Map, Value};
 
+use crate::follow::Identity;
+
 /// Totals of a process, or of a run: microseconds by what they went to, and what was done in them.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Totals {
@@ -45,10 +47,24 @@ pub(crate) struct Moment {
     pub totals: Totals,
 }
 
+/// What is known of a run's hours.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Story {
+    /// Of all processes; `None` before the first line.
+    pub totals: Option<Totals>,
+    /// From the first line to the last.
+    pub moments: Vec<Moment>,
+    /// Lines that were read.
+    pub lines: u64,
+    /// Lines that could not be read.
+    pub unread: u64,
+}
+
 /// A `metrics.jsonl` that is followed while it grows.
 #[derive(Debug)]
 pub(crate) struct Hours {
     path: PathBuf,
+    identity: Option<Identity>,
     read: u64,
     /// A line that is not whole yet.
     rest: Vec<u8>,
@@ -56,12 +72,15 @@ pub(crate) struct Hours {
     current: BTreeMap<Process, (f64, Totals)>,
     /// Of processes whose name another one took.
     ended: Totals,
+    /// A moment of every `stride` lines, and behind them the newest one.
     moments: Vec<Moment>,
-    /// Lines that could not be read.
-    pub unread: u64,
+    stride: u64,
+    lines: u64,
+    unread: u64,
 }
 
-/// Points of a chart; when there are more, every second one goes. A day of lines every 10 s is 8,640 of them.
+/// Points of a chart; when there are more, every second one goes, and from then on every second line brings one: all hours of a run
+/// are told as densely. A day of lines every 10 s is 8,640 of them.
 const MOMENTS_MAX: usize = 1024;
 /// A line is about 8 kB; one that is longer than this is none of ours.
 const LINE_BYTES_MAX: usize = 1 << 20;
@@ -73,11 +92,14 @@ impl Hours {
     pub fn new(path: &Path) -> Self {
         Self {
             path: path.to_owned(),
+            identity: None,
             read: 0,
             rest: Vec::new(),
             current: BTreeMap::new(),
             ended: Totals::default(),
             moments: Vec::new(),
+            stride: 1,
+            lines: 0,
             unread: 0,
         }
     }
@@ -85,13 +107,19 @@ impl Hours {
     /// Reads the lines that came since; says whether there were any. A file that is not there is one without lines.
     pub fn catch_up(&mut self) -> io::Result<bool> {
         let mut file = match File::open(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                *self = Self::new(&self.path.clone());
+                return Ok(false);
+            }
             file => file?,
         };
-        let length = file.metadata()?.len();
-        if length < self.read {
+        let metadata = file.metadata()?;
+        let (length, identity) = (metadata.len(), Some(Identity::of(&metadata)));
+        if length < self.read || self.identity.as_ref().is_some_and(|known| Some(known) != identity.as_ref())
+        {
             *self = Self::new(&self.path.clone()); // Another run's file: `--clean`.
         }
+        self.identity = identity;
         let before = self.read;
         file.seek(SeekFrom::Start(self.read))?;
         while self.read < length {
@@ -116,9 +144,14 @@ impl Hours {
         Some(totals)
     }
 
-    /// From the first line to the last.
-    pub fn moments(&self) -> &[Moment] {
-        &self.moments
+    /// Whether no line was read.
+    pub fn is_empty(&self) -> bool {
+        self.lines == 0
+    }
+
+    /// For whoever asks while more is read.
+    pub fn story(&self) -> Story {
+        Story { totals: self.totals(), moments: self.moments.clone(), lines: self.lines, unread: self.unread }
     }
 
     fn take(&mut self, bytes: &[u8]) {
@@ -153,14 +186,24 @@ impl Hours {
         }
         self.current.insert(key, (uptime, totals));
         let totals = self.totals().unwrap_or_default();
-        self.moments.push(Moment { at, totals });
+        self.add_moment(Moment { at, totals });
+    }
+
+    /// The newest moment is always the last one; the one before it stays only where its line is one of every `stride`.
+    fn add_moment(&mut self, moment: Moment) {
+        if self.lines > 0 && !(self.lines - 1).is_multiple_of(self.stride) {
+            self.moments.pop();
+        }
+        self.moments.push(moment);
+        self.lines += 1;
         if self.moments.len() > MOMENTS_MAX {
+            let mut place = 0usize;
             let last = self.moments.len() - 1;
-            let mut place = 0;
             self.moments.retain(|_| {
                 place += 1;
-                (place - 1_usize).is_multiple_of(2) || place - 1 == last
+                (place - 1).is_multiple_of(2) || place - 1 == last
             });
+            self.stride *= 2;
         }
     }
 }
@@ -311,7 +354,7 @@ mod tests {
         let again = format!("{text}{}", line(1, 0.5, 2, 1, 0));
         let hours = hours(&again);
         assert_eq!(hours.totals().unwrap().scored, 8);
-        let scored: Vec<u64> = hours.moments().iter().map(|moment| moment.totals.scored).collect();
+        let scored: Vec<u64> = hours.moments.iter().map(|moment| moment.totals.scored).collect();
         assert_eq!(scored, [3, 5, 6, 8]);
     }
 
@@ -326,15 +369,43 @@ mod tests {
     }
 
     #[test]
-    fn many_moments_are_thinned_and_the_last_stays() {
-        let text: String =
-            (0..3000).map(|second| line(1, f64::from(second % 60), second as u64, 0, 0)).collect();
-        let hours = hours(&text);
-        assert!(
-            (MOMENTS_MAX / 2..=MOMENTS_MAX).contains(&hours.moments().len()),
-            "{}",
-            hours.moments().len()
-        );
+    fn many_moments_are_thinned_evenly_and_the_last_stays() {
+        for count in [1, 1023, 1024, 1025, 1026, 2048, 2049, 3000, 20_000_usize] {
+            let mut hours = Hours::new(Path::new("none"));
+            for line in 0..count {
+                let moment = Moment { at: line as f64, totals: Totals::default() };
+                hours.add_moment(moment);
+            }
+            let at: Vec<usize> = hours.moments.iter().map(|moment| moment.at as usize).collect();
+            assert!(
+                at.len() <= MOMENTS_MAX && at.len() >= count.min(MOMENTS_MAX / 2),
+                "{count}: {}",
+                at.len()
+            );
+            assert_eq!((at[0], *at.last().unwrap()), (0, count - 1), "{count}");
+            let gaps: Vec<usize> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
+            let (last, even) = gaps.split_last().unwrap_or((&0, &[]));
+            let stride = hours.stride as usize;
+            assert!(even.iter().all(|gap| *gap == stride) && *last <= stride, "{count}: {gaps:?}");
+        }
+    }
+
+    #[test]
+    fn another_file_under_the_same_name_is_read_from_its_beginning() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        std::fs::write(&path, line(1, 1.0, 3, 0, 0)).unwrap();
+        let mut hours = Hours::new(&path);
+        hours.catch_up().unwrap();
+        // Longer than what was read of the first one.
+        let other = folder.path().join("other");
+        std::fs::write(&other, [line(2, 1.0, 7, 0, 0), line(2, 2.0, 9, 0, 0)].concat()).unwrap();
+        std::fs::rename(&other, &path).unwrap();
+        hours.catch_up().unwrap();
+        assert_eq!((hours.totals().unwrap().scored, hours.lines), (9, 2));
+        std::fs::remove_file(&path).unwrap();
+        hours.catch_up().unwrap();
+        assert_eq!(hours.story(), Story::default());
     }
 
     #[test]

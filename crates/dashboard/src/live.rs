@@ -1,6 +1,8 @@
 //! What the coordinator of a running job says of it, asked once a second while somebody looks.
 
 use std::collections::VecDeque;
+use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,6 +16,7 @@ use furrow_wire::v1::{
 use furrow_wire::{MESSAGE_BYTES_MAX, OpaqueStep, within};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
+use tonic::{Code, Status};
 
 use crate::api::Refusal;
 use crate::follow::State;
@@ -33,6 +36,8 @@ pub(crate) struct Live {
 const LOOK: Duration = Duration::from_secs(1);
 /// An end is foretold from the pace of the last five minutes.
 const PACE: Duration = Duration::from_secs(300);
+/// A name of 255 letters and a port are shorter.
+const ADDRESS_BYTES_MAX: u64 = 512;
 /// So many silent seconds, and the run counts as over.
 const SILENT_MAX: u32 = 3;
 
@@ -49,7 +54,8 @@ impl Live {
             "failed": now.failed,
             "published": now.published,
             "steps": now.steps,
-            "success_rate": (now.scored > 0).then(|| f64::from(now.successes) / f64::from(now.scored)),
+            // Not a rate: how many of the scored ones were judged, a coordinator does not say.
+            "successes": now.successes,
             "reward_mean": (now.scored > 0).then(|| now.reward_sum / f64::from(now.scored)),
             "env_workers": now.env_workers,
             "policy_workers": now.policy_workers,
@@ -99,6 +105,7 @@ pub(crate) async fn poll(state: Arc<State>, stop: CancellationToken) {
         if stop.run_until_cancelled(rest).await.is_none() {
             return;
         }
+        look_up(&state).await;
         match ask(&state).await {
             Some(live) => {
                 silent = 0;
@@ -108,6 +115,17 @@ pub(crate) async fn poll(state: Arc<State>, stop: CancellationToken) {
             None if silent < SILENT_MAX => silent += 1,
             None => state.set_live(None),
         }
+    }
+}
+
+/// Reads where the coordinator listens, which a run that is resumed says anew.
+async fn look_up(state: &State) {
+    if state.subject.coordinator.is_some() {
+        return;
+    }
+    let Some(dir) = state.subject.dir.clone() else { return };
+    if let Ok(address) = tokio::task::spawn_blocking(move || address(&dir)).await {
+        state.set_address(address);
     }
 }
 
@@ -124,12 +142,13 @@ async fn ask(state: &State) -> Option<Live> {
 }
 
 /// What runs now, for tiles.
-pub(crate) async fn sessions(state: &State) -> Value {
-    let none = json!({ "is_live": false, "sessions": [] });
+pub(crate) async fn sessions(state: &State) -> Result<Value, Refusal> {
     // What answers must be this run's, which the poll has asked.
-    let Some(channel) = state.coordinator().filter(|_| state.live().is_some()) else { return none };
+    let Some(channel) = state.coordinator().filter(|_| state.live().is_some()) else {
+        return Ok(json!({ "head": head(state), "is_live": false, "sessions": [] }));
+    };
     let mut client = CoordinatorServiceClient::new(channel);
-    let Ok(answer) = within(LOOK, client.running(RunningRequest {})).await else { return none };
+    let answer = within(5 * LOOK, client.running(RunningRequest {})).await.map_err(late)?;
     let session = |running: &RunningTrajectory| {
         let of = running.ancestry.clone().unwrap_or_default();
         json!({
@@ -143,7 +162,19 @@ pub(crate) async fn sessions(state: &State) -> Value {
         })
     };
     let sessions: Vec<Value> = answer.into_inner().trajectories.iter().map(session).collect();
-    json!({ "is_live": true, "sessions": sessions })
+    Ok(json!({ "head": head(state), "is_live": true, "sessions": sessions }))
+}
+
+/// What the header needs. Whose figures they are is known without a data set, which this task must not wait for.
+fn head(state: &State) -> Value {
+    json!({ "name": state.subject.name, "problems": [], "step_files_left": 0, "left_out": 0 })
+}
+
+fn late(status: Status) -> Refusal {
+    if status.code() == Code::NotFound {
+        return Refusal::Missing(status.message().to_owned());
+    }
+    Refusal::Late(format!("the coordinator does not answer now: {}", status.message()))
 }
 
 /// The newest durable step of a trajectory that runs.
@@ -154,7 +185,7 @@ async fn last_step(state: &State, trajectory_id: &str) -> Result<OpaqueStep, Ref
     let mut client = CoordinatorServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let request = LastStepRequest { trajectory_id: trajectory_id.to_owned() };
     let answer = within(5 * LOOK, client.last_step(request)).await;
-    let record = answer.map_err(|status| Refusal::Broken(status.message().to_owned()))?.into_inner().record;
+    let record = answer.map_err(late)?.into_inner().record;
     if record.is_empty() {
         return Err(nothing());
     }
@@ -178,9 +209,17 @@ pub(crate) async fn session(state: &State, trajectory_id: &str) -> Result<Value,
     }))
 }
 
-/// The newest picture of a trajectory that runs.
-pub(crate) async fn picture(state: &State, trajectory_id: &str) -> Result<Bytes, Refusal> {
-    last_step(state, trajectory_id).await.map(|step| step.observation.screenshot.bytes)
+/// The newest picture of a trajectory that runs; where a step is asked for, that of this step while it is the newest one.
+pub(crate) async fn picture(state: &State, trajectory_id: &str, query: &str) -> Result<Bytes, Refusal> {
+    let asked = crate::query::step(query).map_err(Refusal::Asked)?;
+    let last = last_step(state, trajectory_id).await?;
+    match asked {
+        Some(asked) if i64::from(asked) != i64::from(last.step) => Err(Refusal::Missing(format!(
+            "step {asked} is not the newest one, which is {}: ask without a step, or for the published picture",
+            last.step
+        ))),
+        _ => Ok(last.observation.screenshot.bytes),
+    }
 }
 
 /// Tells the coordinator to admit nothing new, to finish what runs, and to end the run.
@@ -195,10 +234,12 @@ pub(crate) async fn drain(state: &State) -> Result<(), String> {
     told.map(drop).map_err(|status| format!("the coordinator refused: {}", status.message()))
 }
 
-/// Where the coordinator of a run listens, or listened: what it wrote into its directory.
-pub(crate) fn address(dir: &Path) -> Option<String> {
-    let text = std::fs::read_to_string(dir.join("coordinator.address")).ok()?;
-    Some(text.trim().chars().take(512).collect())
+/// Where the coordinator of a run listens, or listened: what it wrote into its directory. Blocks.
+fn address(dir: &Path) -> Option<String> {
+    let mut text = String::new();
+    let file = File::open(dir.join("coordinator.address")).ok()?;
+    file.take(ADDRESS_BYTES_MAX).read_to_string(&mut text).ok()?;
+    Some(text.trim().to_owned())
 }
 
 #[cfg(test)]

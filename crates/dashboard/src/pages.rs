@@ -53,12 +53,12 @@ impl Asset {
     pub fn find(name: &str) -> Option<&'static Self> {
         ASSETS.iter().find(|asset| asset.name == name)
     }
+}
 
-    /// Names these bytes: a browser that has them is told so.
-    pub fn tag(&self) -> String {
-        let hash = Sha256::digest(self.bytes);
-        hash[..8].iter().fold("\"".to_owned(), |tag, byte| format!("{tag}{byte:02x}")) + "\""
-    }
+/// Names these bytes: a browser that has them is told so.
+pub(crate) fn tag(bytes: &[u8]) -> String {
+    let hash = Sha256::digest(bytes);
+    hash[..16].iter().fold("\"".to_owned(), |tag, byte| format!("{tag}{byte:02x}")) + "\""
 }
 
 #[cfg(test)]

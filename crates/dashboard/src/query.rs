@@ -23,6 +23,19 @@ const VALUE_CHARS_MAX: usize = 256;
 /// Values of one list.
 const VALUES_MAX: usize = 64;
 
+/// Reads `step=N`; `None` where nothing is asked.
+pub(crate) fn step(text: &str) -> Result<Option<i32>, String> {
+    let read = |text: &str| text.strip_prefix("step=")?.parse().ok().filter(|step| *step >= 0);
+    match (text, read(text)) {
+        ("", _) => Ok(None),
+        (_, Some(step)) => Ok(Some(step)),
+        _ => {
+            let text: String = text.chars().take(80).collect();
+            Err(format!("{text:?}: use step=0, step=1 and so on, or nothing for the whole"))
+        }
+    }
+}
+
 impl Window {
     /// Reads a query string; names the first parameter that is wrong.
     pub fn parse(text: &str) -> Result<Self, String> {

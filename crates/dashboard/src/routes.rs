@@ -20,7 +20,7 @@ use crate::access::{Access, Ruling};
 use crate::api::{self, Refusal};
 use crate::follow::State;
 use crate::live;
-use crate::pages::{Asset, INDEX, POLICY, SIGN_IN};
+use crate::pages::{self, Asset, INDEX, POLICY, SIGN_IN};
 
 /// What an answer is made of.
 pub(crate) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
@@ -39,11 +39,14 @@ pub(crate) struct Routes {
 pub(crate) const BUSY_MAX: usize = 4;
 /// A form with a token.
 const FORM_BYTES_MAX: usize = 2048;
+/// It comes within this time, as a head does.
+const FORM_TIMEOUT: Duration = Duration::from_secs(15);
 /// A line that says nothing, so that a silent run's connection is not taken for a dead one.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
 const HTML: &str = "text/html; charset=utf-8";
 const JSON: &str = "application/json";
+const NOTHING: &str = "no such answer; see docs/DASHBOARD.md for what there is";
 
 impl Routes {
     /// The answer to any request. Nothing a request says makes it fail.
@@ -112,18 +115,11 @@ impl Routes {
             ["assets", name] => asset(name, request.headers()),
             ["favicon.ico"] => asset("icon.svg", request.headers()),
             ["api", "events"] => self.events(),
-            ["api", "sessions"] => {
-                whole(StatusCode::OK, JSON, live::sessions(&self.state).await.to_string().into())
+            ["api", "sessions", rest @ ..] => self.sessions(rest, &query).await,
+            ["api", rest @ ..] => {
+                let known = request.headers().get(header::IF_NONE_MATCH).cloned();
+                self.api(rest, query, known).await
             }
-            ["api", "sessions", id] => match live::session(&self.state, id).await {
-                Ok(session) => whole(StatusCode::OK, JSON, session.to_string().into()),
-                Err(why) => refused(why),
-            },
-            // Its query names the step, so that a browser may keep it.
-            ["api", "sessions", id, "screenshot"] => {
-                picture(live::picture(&self.state, id).await.map(api::with_type))
-            }
-            ["api", rest @ ..] => self.api(rest, query).await,
             ["metrics"] => {
                 let text = furrow_telemetry::prometheus(furrow_telemetry::figures());
                 whole(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text.into())
@@ -132,15 +128,36 @@ impl Routes {
         }
     }
 
+    /// Answers that the coordinator of a running job gives, a few at once: a step may be as large as a message of the farm.
+    async fn sessions(&self, rest: &[&str], query: &str) -> Answer {
+        let Ok(_permit) = self.busy.acquire().await else { return stopping() };
+        let told = match rest {
+            [] => live::sessions(&self.state).await,
+            [id] => live::session(&self.state, id).await,
+            [id, "screenshot"] => {
+                return match live::picture(&self.state, id, query).await.map(api::with_type) {
+                    // Another picture is at this address a moment later: nobody keeps it.
+                    Ok((bytes, media_type)) => whole(StatusCode::OK, media_type, bytes),
+                    Err(why) => refused(why),
+                };
+            }
+            _ => Err(Refusal::Missing(NOTHING.to_owned())),
+        };
+        match told {
+            Ok(told) => whole(StatusCode::OK, JSON, told.to_string().into()),
+            Err(why) => refused(why),
+        }
+    }
+
     /// Answers that may read files are made on a blocking thread, a few at once.
-    async fn api(&self, rest: &[&str], query: String) -> Answer {
+    async fn api(&self, rest: &[&str], query: String, known: Option<HeaderValue>) -> Answer {
         let parts: Vec<String> = rest.iter().map(|part| (*part).to_owned()).collect();
         let Ok(permit) = self.busy.clone().acquire_owned().await else {
-            return refusal(StatusCode::SERVICE_UNAVAILABLE, "the dashboard is stopping");
+            return stopping();
         };
         let state = self.state.clone();
         let made = tokio::task::spawn_blocking(move || {
-            let made = make(&state, &parts, &query);
+            let made = make(&state, &parts, &query, known.as_ref());
             drop(permit);
             made
         });
@@ -180,8 +197,11 @@ impl Routes {
         B::Data: Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let Ok(body) = Limited::new(request.into_body(), FORM_BYTES_MAX).collect().await else {
-            return refusal(StatusCode::PAYLOAD_TOO_LARGE, "a form with a token is shorter");
+        let form = Limited::new(request.into_body(), FORM_BYTES_MAX).collect();
+        let body = match tokio::time::timeout(FORM_TIMEOUT, form).await {
+            Ok(Ok(body)) => body,
+            Ok(Err(_)) => return refusal(StatusCode::PAYLOAD_TOO_LARGE, "a form with a token is shorter"),
+            Err(_) => return refusal(StatusCode::REQUEST_TIMEOUT, "a form with a token comes at once"),
         };
         let body = body.to_bytes();
         let token = url::form_urlencoded::parse(&body).find(|(key, _)| key == "token");
@@ -199,7 +219,7 @@ impl Routes {
     }
 }
 
-fn make(state: &State, parts: &[String], query: &str) -> Answer {
+fn make(state: &State, parts: &[String], query: &str, known: Option<&HeaderValue>) -> Answer {
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     let answer = match parts.as_slice() {
         ["overview"] => Ok(api::overview(state)),
@@ -209,8 +229,8 @@ fn make(state: &State, parts: &[String], query: &str) -> Answer {
         ["trajectories"] => api::trajectories(state, query),
         ["trajectory", id] => api::trajectory(state, id),
         ["trajectory", id, "row"] => api::row(state, id, query),
-        ["trajectory", id, "screenshot", which] => return picture(api::picture(state, id, which)),
-        _ => Err(Refusal::Missing("no such answer; see docs/DASHBOARD.md for what there is".into())),
+        ["trajectory", id, "screenshot", which] => return picture(api::picture(state, id, which), known),
+        _ => Err(Refusal::Missing(NOTHING.to_owned())),
     };
     match answer {
         Ok(value) => whole(StatusCode::OK, JSON, value.to_string().into()),
@@ -218,17 +238,31 @@ fn make(state: &State, parts: &[String], query: &str) -> Answer {
     }
 }
 
-fn picture(answer: Result<(Bytes, &'static str), Refusal>) -> Answer {
+/// A recorded picture. A run that is begun anew uses the same ids, so a browser that has it asks whether it is still the one.
+fn picture(answer: Result<(Bytes, &'static str), Refusal>, known: Option<&HeaderValue>) -> Answer {
     match answer {
-        Ok((bytes, media_type)) => {
-            let mut answer = whole(StatusCode::OK, media_type, bytes);
-            // What is recorded never changes.
-            let kept = HeaderValue::from_static("private, max-age=86400, immutable");
-            answer.headers_mut().insert(header::CACHE_CONTROL, kept);
-            answer
-        }
+        Ok((bytes, media_type)) => tagged(pages::tag(&bytes), bytes, media_type, known),
         Err(why) => refused(why),
     }
+}
+
+/// An answer that a browser may keep and must ask for: what it has already is not sent again.
+fn tagged(tag: String, bytes: Bytes, media_type: &'static str, known: Option<&HeaderValue>) -> Answer {
+    let mut answer = match known {
+        Some(known) if known.as_bytes() == tag.as_bytes() => {
+            whole(StatusCode::NOT_MODIFIED, media_type, Bytes::new())
+        }
+        _ => whole(StatusCode::OK, media_type, bytes),
+    };
+    if let Ok(tag) = HeaderValue::from_str(&tag) {
+        answer.headers_mut().insert(header::ETAG, tag);
+    }
+    answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
+    answer
+}
+
+fn stopping() -> Answer {
+    refusal(StatusCode::SERVICE_UNAVAILABLE, "the dashboard is stopping")
 }
 
 fn refused(why: Refusal) -> Answer {
@@ -236,6 +270,7 @@ fn refused(why: Refusal) -> Answer {
         Refusal::Asked(what) => refusal(StatusCode::BAD_REQUEST, &what),
         Refusal::Missing(what) => refusal(StatusCode::NOT_FOUND, &what),
         Refusal::Broken(what) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &what),
+        Refusal::Late(what) => refusal(StatusCode::SERVICE_UNAVAILABLE, &what),
     }
 }
 
@@ -258,18 +293,12 @@ fn unknown(path: &str, headers: &http::HeaderMap) -> Answer {
 
 fn asset(name: &str, headers: &http::HeaderMap) -> Answer {
     let Some(asset) = Asset::find(name) else { return refusal(StatusCode::NOT_FOUND, "no such file") };
-    let tag = asset.tag();
-    let has_it = headers.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
-    let mut answer = if has_it {
-        whole(StatusCode::NOT_MODIFIED, asset.media_type, Bytes::new())
-    } else {
-        whole(StatusCode::OK, asset.media_type, Bytes::from_static(asset.bytes))
-    };
-    if let Ok(tag) = HeaderValue::from_str(&tag) {
-        answer.headers_mut().insert(header::ETAG, tag);
-    }
-    answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    answer
+    tagged(
+        pages::tag(asset.bytes),
+        Bytes::from_static(asset.bytes),
+        asset.media_type,
+        headers.get(header::IF_NONE_MATCH),
+    )
 }
 
 fn redirect(to: &str, cookie: &str) -> Answer {

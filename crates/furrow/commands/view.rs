@@ -136,7 +136,10 @@ pub fn subject(dir: &Path, usd_per_device_hour: Option<f64>) -> Subject {
     let run_dir = run_dir.map_or(absolute.clone(), Path::to_owned);
     let job = std::fs::read_to_string(run_dir.join("job.toml")).ok();
     let table: toml::Table = job.as_deref().and_then(|job| job.parse().ok()).unwrap_or_default();
-    let name = run_dir.file_name().map_or("data set".into(), |name| name.to_string_lossy().into_owned());
+    // The run's own name, which its coordinator answers with; the folder may be called otherwise by now.
+    let said = table.get("run").and_then(|run| run.get("name")?.as_str()).map(str::to_owned);
+    let folder = || run_dir.file_name().map_or("data set".into(), |name| name.to_string_lossy().into_owned());
+    let name = said.unwrap_or_else(folder);
     Subject { name, dir: Some(run_dir), coordinator: None, device: device(&table), job, usd_per_device_hour }
 }
 

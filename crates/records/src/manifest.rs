@@ -136,6 +136,11 @@ impl Snapshot {
         self.files.values().filter(move |file| file.table == table)
     }
 
+    /// Every file that a commit ever added.
+    pub(crate) fn files_ever(&self) -> impl Iterator<Item = &WrittenFile> {
+        self.shards.values().flat_map(|(_, files)| files)
+    }
+
     /// Whether a file belongs to the data set now.
     pub fn holds(&self, path: &str) -> bool {
         self.files.contains_key(path)
@@ -260,10 +265,17 @@ impl Manifest {
 
     /// Reads the commits that came since.
     pub async fn refresh(&mut self) -> Result<&Snapshot, RecordsError> {
+        self.refresh_each(drop).await?;
+        Ok(&self.snapshot)
+    }
+
+    /// The same, and hands over each commit once it was applied.
+    pub(crate) async fn refresh_each(&mut self, mut each: impl FnMut(Commit)) -> Result<(), RecordsError> {
         while let Some(commit) = read(&*self.store, self.snapshot.version + 1).await? {
             self.snapshot.apply(&commit)?;
+            each(commit);
         }
-        Ok(&self.snapshot)
+        Ok(())
     }
 
     /// Makes a commit stand, exactly once however often it is tried: the shard's id is the key.

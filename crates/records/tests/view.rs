@@ -3,6 +3,7 @@
 mod common;
 
 use common::{publish, publish_group, write};
+use furrow_records::Table;
 use furrow_records::fixtures::{self, Plot};
 use furrow_records::view::{Query, Shot, Sort, View};
 use furrow_rollout::{ContextPolicy, End, Id, Trajectory};
@@ -93,6 +94,57 @@ fn a_merge_changes_no_figure() {
     drop(shown);
     let id = Id::<Trajectory>::new("test-g000002-s3-a0").unwrap();
     assert_eq!(view.look(id.as_str()).unwrap().unwrap().steps.len(), 3);
+}
+
+#[test]
+fn merge_after_merge_hides_nothing_that_was_published_meanwhile() {
+    let dir = tempfile::tempdir().unwrap();
+    (0..2).for_each(|group| drop(publish_group(dir.path(), group, 2)));
+    let view = View::open(dir.path()).unwrap();
+    view.catch_up(&never).unwrap();
+    // A part that nobody read before it was merged, and at once a shard after it: no pause hides it.
+    for turn in 1..4 {
+        publish_group(dir.path(), 2 * turn, 2);
+        common::merge_all_as(dir.path(), &format!("merged{turn}"));
+        publish_group(dir.path(), 2 * turn + 1, 2);
+        assert!(view.catch_up(&never).unwrap(), "turn {turn}");
+        let shown = view.shown();
+        assert_eq!(shown.index.len() as u64, 4 * turn + 4, "turn {turn}: {:?}", shown.problems);
+        assert_eq!(shown.tally.steps.steps, 3 * (4 * turn + 4), "turn {turn}");
+        assert_eq!(shown.tally.groups, 2 * turn + 2, "turn {turn}");
+        assert_eq!((shown.problems.len(), shown.step_files_left()), (0, 0));
+        let rows = |table| shown.tables.iter().find(|size| size.table == table).unwrap().rows;
+        assert_eq!(rows(Table::Trajectories), 4 * turn + 4);
+        assert_eq!(view.glance().trajectories, shown.index.len());
+    }
+    for group in 0..8 {
+        let look = view.look(&format!("test-g{group:06}-s1-a0")).unwrap().unwrap();
+        assert_eq!(look.steps.len(), 3, "group {group}");
+    }
+}
+
+#[test]
+fn parts_that_are_merged_while_they_are_read_are_read_where_they_went() {
+    let dir = tempfile::tempdir().unwrap();
+    (0..3).for_each(|group| drop(publish_group(dir.path(), group, 2)));
+    let view = View::open(dir.path()).unwrap();
+    let merged = std::cell::Cell::new(false);
+    // Asked between two files: the first file was read, the others move now.
+    view.catch_up(&|| {
+        if view.shown().index.len() >= 2 && !merged.replace(true) {
+            common::merge_all(dir.path());
+        }
+        false
+    })
+    .unwrap();
+    assert!(merged.get());
+    for _ in 0..2 {
+        let shown = view.shown();
+        assert_eq!((shown.index.len(), shown.tally.steps.steps), (6, 18), "{:?}", shown.problems);
+        assert!(shown.problems.is_empty());
+        drop(shown);
+        assert!(!view.catch_up(&never).unwrap(), "a merge alone brings nothing new");
+    }
 }
 
 #[test]

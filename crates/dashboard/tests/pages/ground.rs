@@ -12,7 +12,7 @@ use chromiumoxide::{Handler, Page};
 use furrow_dashboard::{Dashboard, DashboardFile, Device, Subject};
 use furrow_records::fixtures::{self, Plot};
 use furrow_records::{Draft, Manifest, ShardWriter};
-use furrow_rollout::{End, GroupRecord, PolicyKind, Size, StepRecord, TrajectoryRecord};
+use furrow_rollout::{End, GroupRecord, PolicyKind, Size, Split, StepRecord, TrajectoryRecord};
 use futures::StreamExt as _;
 use futures::executor::block_on;
 use serde_json::{Value, json};
@@ -252,6 +252,8 @@ pub fn attempt(group: u64, sample: u32) -> (TrajectoryRecord, Vec<StepRecord>) {
         end,
         reward,
         kind: if group % 8 == 7 { PolicyKind::Random } else { PolicyKind::Model },
+        // Two groups of an evaluation inside the job.
+        split: if group % 30 == 29 { Split::Eval } else { Split::Train },
         size: Size::new(96, 64),
         ..Plot::default()
     };

@@ -184,10 +184,14 @@ impl View {
     }
 
     /// Opens a listed file, which a merge may have set aside.
-    fn table_file(&self, file: &WrittenFile) -> Result<TableFile, RecordsError> {
-        let path = self.data_dir().join(&file.path);
-        let path = if path.exists() { path } else { merge::aside(self.data_dir(), &file.path) };
-        TableFile::open(&path, file, Trust::Length)
+    pub(super) fn table_file(&self, file: &WrittenFile) -> Result<TableFile, RecordsError> {
+        let opened = TableFile::open(&self.data_dir().join(&file.path), file, Trust::Length);
+        // It is looked for elsewhere only after it was not found: it may move at any moment.
+        let aside = merge::aside(self.data_dir(), &file.path);
+        if opened.is_err() && aside.is_file() {
+            return TableFile::open(&aside, file, Trust::Length);
+        }
+        opened
     }
 }
 

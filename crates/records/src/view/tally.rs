@@ -6,13 +6,17 @@ use std::collections::BTreeMap;
 
 use furrow_rollout::Cause;
 
-use super::{GroupSumRow, StepSumRow, ViewRow};
+use super::{GroupSumRow, StepSumRow, ViewRow, is_eval};
 
 /// Sums over the trajectories of a data set.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Tally {
     /// All of them.
     pub all: Counts,
+    /// All but those of evaluations: what a policy learns from, and what every map below by version, suite and task is made of.
+    pub training: Counts,
+    /// Those of evaluations inside a job (split `eval`).
+    pub evaluated: Counts,
     /// By the newest version that acted; −1 where there is none.
     pub by_version: BTreeMap<i32, Counts>,
     /// By suite.
@@ -21,9 +25,9 @@ pub struct Tally {
     pub by_task: BTreeMap<(String, String), Counts>,
     /// By end and status.
     pub ends: BTreeMap<(String, String), u64>,
-    /// Scored trajectories by the versions they were behind.
+    /// Scored trajectories by the versions they were behind, evaluations left out.
     pub staleness: BTreeMap<i32, u64>,
-    /// Scored trajectories by their steps.
+    /// Scored trajectories by their steps, evaluations left out.
     pub lengths: BTreeMap<i32, u64>,
     /// By the minute (since the Unix epoch) in which they ended.
     pub minutes: BTreeMap<i64, Minute>,
@@ -35,9 +39,11 @@ pub struct Tally {
     pub ended_at: Option<i64>,
     /// Sums over steps, failed trajectories' included.
     pub steps: StepSums,
-    /// The same by the version that acted; −1 where there is none.
+    /// The same without those of evaluations.
+    pub training_steps: StepSums,
+    /// These by the version that acted; −1 where there is none.
     pub steps_by_version: BTreeMap<i32, StepSums>,
-    /// Closed groups.
+    /// Closed groups, those of evaluations left out.
     pub groups: u64,
     /// Of these, with rewards that are all equal.
     pub groups_zero_variance: u64,
@@ -60,8 +66,6 @@ pub struct Counts {
     pub reward_sum: f64,
     /// Steps, failed trajectories' included.
     pub steps: u64,
-    /// Prompt tokens, failed trajectories' included.
-    pub prompt_tokens: u64,
     /// Response tokens, failed trajectories' included.
     pub response_tokens: u64,
     /// Replies without an action, failed trajectories' included.
@@ -79,14 +83,10 @@ pub struct Minute {
     pub scored: u64,
     /// Failed ones.
     pub failed: u64,
-    /// Judged ones.
+    /// Judged ones, evaluations left out.
     pub judged: u64,
-    /// Solved ones.
+    /// Solved ones of these.
     pub successes: u64,
-    /// Their steps, failed ones' included.
-    pub steps: u64,
-    /// Their device time, failed ones' included.
-    pub gpu_micros: u64,
 }
 
 /// Sums over some steps.
@@ -123,18 +123,13 @@ const WORDS_MAX: usize = 10_000;
 
 impl Tally {
     pub(crate) fn add_trajectory(&mut self, row: &ViewRow) {
-        let version = row.policy_version_max.unwrap_or(-1);
-        let scored = self.all.add(row);
-        self.by_version.entry(version).or_default().add(row);
-        self.by_suite.entry(row.suite.clone()).or_default().add(row);
-        self.by_task.entry((row.suite.clone(), row.task_id.clone())).or_default().add(row);
-        *self.ends.entry((row.end.clone(), row.status.clone())).or_default() += 1;
-        if scored {
-            if let Some(behind) = row.staleness {
-                *self.staleness.entry(behind).or_default() += 1;
-            }
-            *self.lengths.entry(row.num_steps).or_default() += 1;
+        self.all.add(row);
+        if is_eval(&row.split) {
+            self.evaluated.add(row);
+        } else {
+            self.add_training(row);
         }
+        *self.ends.entry((row.end.clone(), row.status.clone())).or_default() += 1;
         self.minutes.entry(row.ended_at.0.div_euclid(60_000_000)).or_default().add(row);
         for (cause, micros) in causes(row) {
             more(self.session_micros.entry(cause).or_default(), micros);
@@ -144,12 +139,33 @@ impl Tally {
         self.ended_at = Some(self.ended_at.map_or(ended, |last| last.max(ended)));
     }
 
+    fn add_training(&mut self, row: &ViewRow) {
+        let version = row.policy_version_max.unwrap_or(-1);
+        let scored = self.training.add(row);
+        self.by_version.entry(version).or_default().add(row);
+        self.by_suite.entry(row.suite.clone()).or_default().add(row);
+        self.by_task.entry((row.suite.clone(), row.task_id.clone())).or_default().add(row);
+        if scored {
+            if let Some(behind) = row.staleness {
+                *self.staleness.entry(behind).or_default() += 1;
+            }
+            *self.lengths.entry(row.num_steps).or_default() += 1;
+        }
+    }
+
     pub(crate) fn add_step(&mut self, row: &StepSumRow) {
         self.steps.add(row);
+        if is_eval(&row.split) {
+            return;
+        }
+        self.training_steps.add(row);
         self.steps_by_version.entry(row.policy_version.unwrap_or(-1)).or_default().add(row);
     }
 
     pub(crate) fn add_group(&mut self, row: &GroupSumRow) {
+        if is_eval(&row.split) {
+            return;
+        }
         let flat = u64::from(row.zero_variance == Some(true));
         let of_version = self.groups_by_version.entry(row.policy_version_max.unwrap_or(-1)).or_default();
         *of_version = (of_version.0 + 1, of_version.1 + flat);
@@ -167,7 +183,6 @@ impl Counts {
     /// Whether the row is scored.
     fn add(&mut self, row: &ViewRow) -> bool {
         more(&mut self.steps, row.num_steps.into());
-        more(&mut self.prompt_tokens, row.num_prompt_tokens);
         more(&mut self.response_tokens, row.num_response_tokens);
         more(&mut self.invalid_actions, row.num_invalid_actions.into());
         more(&mut self.gpu_micros, row.gpu_micros);
@@ -188,14 +203,12 @@ impl Counts {
 
 impl Minute {
     fn add(&mut self, row: &ViewRow) {
-        more(&mut self.steps, row.num_steps.into());
-        more(&mut self.gpu_micros, row.gpu_micros);
         if row.scored().is_none() {
             self.failed += 1;
             return;
         }
         self.scored += 1;
-        if let Some(success) = row.success() {
+        if let Some(success) = row.success().filter(|_| !is_eval(&row.split)) {
             self.judged += 1;
             self.successes += u64::from(success);
         }

@@ -61,11 +61,16 @@ pub fn stages(tables: &[Table]) -> Vec<(Table, ShardStage)> {
 
 /// Makes one file of each table's small ones and sets those aside, as a coordinator does.
 pub fn merge_all(dir: &Path) {
+    merge_all_as(dir, "merged");
+}
+
+/// The same under a name that no earlier merge had.
+pub fn merge_all_as(dir: &Path, name: &str) {
     let file = RecordsFile { merge_below_bytes: 1 << 20, merge_files_min: 2, ..RecordsFile::default() };
     let config = file.check().unwrap();
     let mut manifest = open(dir);
     for plan in &merge::plan(manifest.snapshot(), &config) {
-        let shard = fixtures::plan(dir, &format!("merged-{}", plan.table));
+        let shard = fixtures::plan(dir, &format!("{name}-{}", plan.table));
         let merged = merge::merge(&shard, plan, |_, _| {}).unwrap();
         let draft = Draft {
             op: Op::Replace,
