@@ -40,18 +40,21 @@ impl Serving {
     }
 
     fn ask(&self, method: &str, path: &str) -> (u16, Vec<u8>) {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
+        self.ask_over(TcpStream::connect(&self.address).unwrap(), method, path).expect("an answer")
+    }
+
+    /// `None` where it ended before it had answered.
+    fn ask_over(&self, mut stream: TcpStream, method: &str, path: &str) -> Option<(u16, Vec<u8>)> {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let head = format!(
             "{method} {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
             self.address
         );
-        stream.write_all(head.as_bytes()).unwrap();
         let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).unwrap();
-        let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
+        stream.write_all(head.as_bytes()).and_then(|()| stream.read_to_end(&mut answer)).ok()?;
+        let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n")?;
         let status = String::from_utf8_lossy(&answer[9..12]).parse().unwrap();
-        (status, answer.split_off(end + 4))
+        Some((status, answer.split_off(end + 4)))
     }
 
     fn get(&self, path: &str) -> Value {
@@ -69,6 +72,20 @@ impl Serving {
                 return answer;
             }
             assert!(Instant::now() < deadline, "{path} never came to be so: {answer:#}");
+            std::thread::park_timeout(Duration::from_millis(100));
+        }
+    }
+
+    /// Waits until it says that it drains. It may be gone before it was asked: then it has drained.
+    fn until_drained(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while let Ok(stream) = TcpStream::connect(&self.address) {
+            let Some((_, body)) = self.ask_over(stream, "GET", "/api/job") else { return };
+            let job: Value = serde_json::from_slice(&body).unwrap();
+            if job["live"]["admission"] != "open" {
+                return;
+            }
+            assert!(Instant::now() < deadline, "it never drained: {job:#}");
             std::thread::park_timeout(Duration::from_millis(100));
         }
     }
@@ -118,7 +135,7 @@ fn a_hundred_sessions_are_watched_drained_and_accounted_for() {
     let shown = with_step.take(20).filter(|session| {
         let base = format!("/api/sessions/{}", session["trajectory_id"].as_str().unwrap());
         let (status, said) = run.ask("GET", &base);
-        let (picture_status, picture) = run.ask("GET", &format!("{base}/screenshot?step=0"));
+        let (picture_status, picture) = run.ask("GET", &format!("{base}/screenshot"));
         let said: Value = serde_json::from_slice(&said).unwrap();
         status == 200 && said["outcome"].is_string() && picture_status == 200 && picture.len() >= 10_000
     });
@@ -130,7 +147,7 @@ fn a_hundred_sessions_are_watched_drained_and_accounted_for() {
             && overview["live"]["eta_seconds"].is_number()
     });
     assert_eq!(run.ask("POST", "/api/drain").0, 200);
-    run.until("/api/job", |job| job["live"]["admission"] != "open");
+    run.until_drained();
     assert!(run.wait().success());
 
     // The same pages over what is left, and an independent script over the files.

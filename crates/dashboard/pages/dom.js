@@ -48,14 +48,15 @@ export function put(node, ...children) {
 
 let letGo = [];
 let isHeld = false;
-document.addEventListener("pointerdown", () => (isHeld = true), true);
-for (const end of ["pointerup", "pointercancel", "blur"]) {
-  window.addEventListener(end, () => {
-    isHeld = false;
-    // The click comes after it, to what was there when the button went down.
-    setTimeout(() => letGo.splice(0).forEach((go) => go()), 0);
-  }, true);
-}
+const release = () => {
+  isHeld = false;
+  // The click comes after it, to what was there when the button went down.
+  setTimeout(() => letGo.splice(0).forEach((go) => go()), 0);
+};
+window.addEventListener("pointerdown", () => (isHeld = true), true);
+for (const end of ["pointerup", "pointercancel", "blur"]) window.addEventListener(end, release, true);
+// A scroll bar that is let go of may not say so.
+window.addEventListener("pointermove", (event) => isHeld && event.buttons === 0 && release(), true);
 
 /** Waits while a button of the pointer is down: what it went down on must still be there when it comes up. */
 export function released() {

@@ -9,28 +9,30 @@ import { NONE, count, number, percent } from "./format.js";
 const REST = 15000;
 const REST_PARTLY = 2000;
 
-export async function show(stage, { tell }) {
+export async function show(stage, { tell, isHere }) {
   let last = 0;
   let rest = REST;
   let waiting = null;
   const draw = inTurn(async () => {
     const figures = await ask("/api/learning");
     last = Date.now();
-    rest = figures.head.step_files_left > 0 || figures.head.trajectories === 0 ? REST_PARTLY : REST;
+    const isPart = figures.head.step_files_left > 0 || figures.head.trajectories === 0 || figures.kept === null;
+    rest = isPart ? REST_PARTLY : REST;
     tell(figures.head);
     await redraw(stage, page(figures));
+    // Somebody else's question is being answered with it: no change says when.
+    if (figures.kept === null && figures.head.trajectories > 0) later();
   });
+  /** Put off, not left out: the last change may have no other after it. */
+  function later() {
+    if (!isHere()) return;
+    waiting ??= setTimeout(() => {
+      waiting = null;
+      draw().catch(() => {});
+    }, Math.max(0, last + rest - Date.now()));
+  }
   await draw();
-  return {
-    changed: () => {
-      // Put off, not left out: the last change may have no other after it.
-      waiting ??= setTimeout(() => {
-        waiting = null;
-        draw().catch(() => {});
-      }, Math.max(0, last + rest - Date.now()));
-    },
-    close: () => clearTimeout(waiting),
-  };
+  return { changed: later, close: () => clearTimeout(waiting) };
 }
 
 function page(figures) {

@@ -69,7 +69,7 @@ pub(crate) fn learning(state: &State) -> Result<Value, Refusal> {
         return Ok(answer);
     };
     let mut answer = figures::learning(&view.shown().tally);
-    answer["kept"] = serde_json::to_value(&*state.kept(&view)?).unwrap_or_default();
+    answer["kept"] = serde_json::to_value(state.kept(&view)?.as_deref()).unwrap_or_default();
     answer["head"] = head(state);
     Ok(answer)
 }

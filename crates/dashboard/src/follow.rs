@@ -241,32 +241,23 @@ impl State {
     }
 
     /// What a trainer would keep; reads the whole table of trajectories. A report of before is given where another one is being made,
-    /// or was a short while ago.
-    pub fn kept(&self, view: &View) -> Result<Arc<KeptReport>, RecordsError> {
+    /// or was a short while ago; `None` while the first one is being made: nobody waits for it.
+    pub fn kept(&self, view: &View) -> Result<Option<Arc<KeptReport>>, RecordsError> {
         let now = view.glance();
         let of = (now.generation, now.version);
         if let Some(report) = self.kept_before(|kept| kept.of == of || kept.is_fresh_for(of)) {
-            return Ok(report);
+            return Ok(Some(report));
         }
         let _making = match self.keeping.try_lock() {
             Ok(making) => making,
             Err(TryLockError::Poisoned(making)) => making.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                if let Some(report) = self.kept_before(|kept| kept.of.0 == of.0) {
-                    return Ok(report);
-                }
-                lock(&self.keeping)
-            }
+            Err(TryLockError::WouldBlock) => return Ok(self.kept_before(|kept| kept.of.0 == of.0)),
         };
-        // Whoever waited finds what it waited for.
-        if let Some(report) = self.kept_before(|kept| kept.of == of || kept.is_fresh_for(of)) {
-            return Ok(report);
-        }
         let began = Instant::now();
         let report = Arc::new(furrow_records::kept(view.data_dir(), None)?);
         let kept = Kept { of, report: report.clone(), made: Instant::now(), took: began.elapsed() };
         *self.kept.write().unwrap_or_else(PoisonError::into_inner) = Some(kept);
-        Ok(report)
+        Ok(Some(report))
     }
 
     fn kept_before(&self, will_do: impl Fn(&Kept) -> bool) -> Option<Arc<KeptReport>> {

@@ -26,16 +26,8 @@ pub(crate) struct Totals {
     pub session_micros: Vec<u64>,
     /// Trajectories with a reward.
     pub scored: u64,
-    /// Trajectories that failed.
-    pub failed: u64,
-    /// Solved ones.
-    pub successes: u64,
-    /// Steps made durable.
-    pub steps: u64,
     /// CPU time of the processes and all they started, microseconds.
     pub cpu_micros: u64,
-    /// How long the processes ran, microseconds: of several at once, all of them.
-    pub uptime_micros: u64,
 }
 
 /// Totals at a moment.
@@ -219,11 +211,7 @@ impl Totals {
             slot_micros: each::<SlotUse>("env/slot_micros", &number),
             session_micros: each::<Cause>("env/session_micros", &number),
             scored: number("rollout/scored"),
-            failed: number("rollout/failed"),
-            successes: number("rollout/successes"),
-            steps: number("rollout/steps"),
             cpu_micros: number("tree/cpu_micros"),
-            uptime_micros: 0,
         }
     }
 
@@ -236,14 +224,7 @@ impl Totals {
             mine.resize(theirs.len().max(mine.len()), 0);
             mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| *mine = mine.saturating_add(*theirs));
         }
-        for (mine, theirs) in [
-            (&mut self.scored, other.scored),
-            (&mut self.failed, other.failed),
-            (&mut self.successes, other.successes),
-            (&mut self.steps, other.steps),
-            (&mut self.cpu_micros, other.cpu_micros),
-            (&mut self.uptime_micros, other.uptime_micros),
-        ] {
+        for (mine, theirs) in [(&mut self.scored, other.scored), (&mut self.cpu_micros, other.cpu_micros)] {
             *mine = mine.saturating_add(theirs);
         }
     }
@@ -287,7 +268,7 @@ fn parse(line: &Value) -> Option<Line> {
     let pid = line.get("pid")?.as_u64()?;
     let uptime = line.get("uptime_seconds")?.as_f64().filter(|uptime| (0.0..1e12).contains(uptime))?;
     let at = unix_seconds(line.get("time")?.as_str()?)?;
-    let totals = Totals { uptime_micros: (uptime * 1e6) as u64, ..Totals::of_line(line) };
+    let totals = Totals::of_line(line);
     let started = line.get("started").and_then(Value::as_str).unwrap_or_default().to_owned();
     Some(((role, pid, started), uptime, at, totals))
 }
@@ -349,7 +330,7 @@ mod tests {
         let text = [line(1, 1.0, 3, 10, 1), line(1, 2.0, 5, 20, 2), line(2, 1.5, 1, 4, 1)].concat();
         let totals = hours(&text).totals().unwrap();
         assert_eq!((totals.scored, totals.device_total(), totals.device_busy()), (6, 27, 24));
-        assert_eq!((totals.slot_total(), totals.slot_busy(), totals.uptime_micros), (20, 14, 3_500_000));
+        assert_eq!((totals.slot_total(), totals.slot_busy()), (20, 14));
         // Process 1 was resumed under its own number: what it had done before stays.
         let again = format!("{text}{}", line(1, 0.5, 2, 1, 0));
         let hours = hours(&again);

@@ -148,7 +148,7 @@ pub(crate) async fn sessions(state: &State) -> Result<Value, Refusal> {
         return Ok(json!({ "head": head(state), "is_live": false, "sessions": [] }));
     };
     let mut client = CoordinatorServiceClient::new(channel);
-    let answer = within(5 * LOOK, client.running(RunningRequest {})).await.map_err(late)?;
+    let answer = within(5 * LOOK, client.running(RunningRequest {})).await.map_err(|status| late(&status))?;
     let session = |running: &RunningTrajectory| {
         let of = running.ancestry.clone().unwrap_or_default();
         json!({
@@ -170,7 +170,7 @@ fn head(state: &State) -> Value {
     json!({ "name": state.subject.name, "problems": [], "step_files_left": 0, "left_out": 0 })
 }
 
-fn late(status: Status) -> Refusal {
+fn late(status: &Status) -> Refusal {
     if status.code() == Code::NotFound {
         return Refusal::Missing(status.message().to_owned());
     }
@@ -185,7 +185,7 @@ async fn last_step(state: &State, trajectory_id: &str) -> Result<OpaqueStep, Ref
     let mut client = CoordinatorServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let request = LastStepRequest { trajectory_id: trajectory_id.to_owned() };
     let answer = within(5 * LOOK, client.last_step(request)).await;
-    let record = answer.map_err(late)?.into_inner().record;
+    let record = answer.map_err(|status| late(&status))?.into_inner().record;
     if record.is_empty() {
         return Err(nothing());
     }

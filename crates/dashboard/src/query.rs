@@ -101,7 +101,7 @@ fn whole(key: &str, value: &str) -> Result<i32, String> {
 
 fn number<T>(key: &str, value: &str, least: T, largest: T) -> Result<T, String>
 where
-    T: Copy + FromStr + PartialOrd + std::fmt::Display,
+    T: FromStr + PartialOrd + Copy + std::fmt::Display,
 {
     let read = value.parse::<T>().ok().filter(|number| *number >= least && *number <= largest);
     read.ok_or_else(|| format!("{key}: {value:?}; use {least} to {largest}"))

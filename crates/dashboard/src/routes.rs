@@ -241,20 +241,20 @@ fn make(state: &State, parts: &[String], query: &str, known: Option<&HeaderValue
 /// A recorded picture. A run that is begun anew uses the same ids, so a browser that has it asks whether it is still the one.
 fn picture(answer: Result<(Bytes, &'static str), Refusal>, known: Option<&HeaderValue>) -> Answer {
     match answer {
-        Ok((bytes, media_type)) => tagged(pages::tag(&bytes), bytes, media_type, known),
+        Ok((bytes, media_type)) => tagged(&pages::tag(&bytes), bytes, media_type, known),
         Err(why) => refused(why),
     }
 }
 
 /// An answer that a browser may keep and must ask for: what it has already is not sent again.
-fn tagged(tag: String, bytes: Bytes, media_type: &'static str, known: Option<&HeaderValue>) -> Answer {
+fn tagged(tag: &str, bytes: Bytes, media_type: &'static str, known: Option<&HeaderValue>) -> Answer {
     let mut answer = match known {
         Some(known) if known.as_bytes() == tag.as_bytes() => {
             whole(StatusCode::NOT_MODIFIED, media_type, Bytes::new())
         }
         _ => whole(StatusCode::OK, media_type, bytes),
     };
-    if let Ok(tag) = HeaderValue::from_str(&tag) {
+    if let Ok(tag) = HeaderValue::from_str(tag) {
         answer.headers_mut().insert(header::ETAG, tag);
     }
     answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
@@ -294,7 +294,7 @@ fn unknown(path: &str, headers: &http::HeaderMap) -> Answer {
 fn asset(name: &str, headers: &http::HeaderMap) -> Answer {
     let Some(asset) = Asset::find(name) else { return refusal(StatusCode::NOT_FOUND, "no such file") };
     tagged(
-        pages::tag(asset.bytes),
+        &pages::tag(asset.bytes),
         Bytes::from_static(asset.bytes),
         asset.media_type,
         headers.get(header::IF_NONE_MATCH),

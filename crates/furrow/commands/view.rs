@@ -162,6 +162,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_run_is_called_what_its_job_says_wherever_it_lies() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().file_name().unwrap().to_string_lossy().into_owned();
+        assert_eq!(subject(dir.path(), None).name, folder);
+        for (job, want) in [("[run]\nname = \"night\"", "night"), ("[run]", &folder), ("not toml", &folder)] {
+            std::fs::write(dir.path().join("job.toml"), job).unwrap();
+            assert_eq!(subject(dir.path(), None).name, want, "{job}");
+        }
+    }
+
+    #[test]
     fn a_job_says_what_it_computes_with() {
         let check = |job: &str, want: Device| assert_eq!(device(&job.parse().unwrap()), want, "{job}");
         check("[policy]\nkind = \"model\"\n[policy.engine]\nbackend = \"cuda\"", Device::Gpu);

@@ -278,9 +278,14 @@ impl View {
         };
         let (small, steps) =
             (left(&[Table::Trajectories, Table::Groups]), left(&[Table::Steps, Table::FailedSteps]));
+        let version = adder.shown.read().unwrap_or_else(PoisonError::into_inner).version;
+        if small.is_empty() && steps.is_empty() && version == snapshot.version() {
+            return false;
+        }
+        let tables = Table::ALL.iter().map(|&table| TableSize::of(snapshot, table)).collect();
         adder.change(|shown| {
             shown.pending.clone_from(&steps);
-            shown.tables = Table::ALL.iter().map(|&table| TableSize::of(snapshot, table)).collect();
+            shown.tables = tables;
         });
         small.iter().for_each(|file| adder.add_file(file));
         if !(adder.stop)() {

@@ -3,9 +3,9 @@
 mod common;
 
 use common::{publish, publish_group, write};
-use furrow_records::Table;
 use furrow_records::fixtures::{self, Plot};
 use furrow_records::view::{Query, Shot, Sort, View};
+use furrow_records::{Draft, Op, Table};
 use furrow_rollout::{ContextPolicy, End, Id, Trajectory};
 use serde_json::json;
 
@@ -121,6 +121,36 @@ fn merge_after_merge_hides_nothing_that_was_published_meanwhile() {
         let look = view.look(&format!("test-g{group:06}-s1-a0")).unwrap().unwrap();
         assert_eq!(look.steps.len(), 3, "group {group}");
     }
+}
+
+#[test]
+fn rows_that_expire_go_and_what_is_appended_meanwhile_waits_for_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let files: Vec<_> = (0..3).map(|group| publish_group(dir.path(), group, 2)).collect();
+    let expire = |group: usize| {
+        let shard = format!("expired-{group}");
+        let removed: Vec<String> = files[group].iter().map(|file| file.path.clone()).collect();
+        let draft = Draft { op: Op::Expire, removed, ..common::append(dir.path(), &shard, Vec::new()) };
+        futures::executor::block_on(common::open(dir.path()).commit(&draft)).unwrap();
+    };
+    let view = View::open(dir.path()).unwrap();
+    view.catch_up(&never).unwrap();
+    let before = view.shown().generation;
+    expire(0);
+    assert!(view.catch_up(&never).unwrap());
+    assert_eq!((view.shown().index.len(), view.shown().tally.steps.steps), (4, 12));
+    assert_ne!(view.shown().generation, before);
+    // Too soon after the last time to read all of it anew, and no reason to leave out what is new.
+    expire(1);
+    publish_group(dir.path(), 3, 2);
+    view.catch_up(&never).unwrap();
+    assert!(view.look("test-g000003-s0-a0").unwrap().is_some());
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while view.shown().index.len() != 4 {
+        assert!(std::time::Instant::now() < deadline, "{} rows", view.shown().index.len());
+        view.catch_up(&never).unwrap();
+    }
+    assert!(view.look("test-g000001-s0-a0").unwrap().is_none());
 }
 
 #[test]

@@ -180,6 +180,52 @@ async fn what_is_published_is_told_and_a_page_that_does_not_listen_stops_nobody(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_recorded_picture_is_asked_for_again_and_sent_once() {
+    let ground = Ground::night_run().await;
+    let first = "GET /api/trajectory/test-g000001-s0-a0/screenshot/0 HTTP/1.1";
+    let (status, head, _) = ask(ground.address, first, &[], "").await;
+    assert!(status == 200 && head.contains("cache-control: private, no-cache"), "{head}");
+    let tag = head.split("etag: ").nth(1).unwrap().split('\r').next().unwrap().to_owned();
+    let (status, head, body) = ask(ground.address, first, &[("if-none-match", &tag)], "").await;
+    assert_eq!((status, body.len()), (304, 0), "{head}");
+    let other = "GET /api/trajectory/test-g000001-s0-a0/screenshot/evidence HTTP/1.1";
+    assert_eq!(ask(ground.address, other, &[("if-none-match", "\"0\"")], "").await.0, 200);
+    ground.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_is_begun_anew_is_another_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, metrics) = (dir.path().join("data"), dir.path().join("metrics.jsonl"));
+    let line = |pid: u32, scored: u32| {
+        let line = serde_json::json!({
+            "time": "2026-11-22T08:00:00Z", "role": "run", "pid": pid, "uptime_seconds": 1.0,
+            "rollout/scored": scored, "env/slot_micros/busy": 3_600_000_000_u64,
+        });
+        format!("{line}\n")
+    };
+    publish(&data, "s0", &[attempt(0, 0), attempt(0, 1)], &[]);
+    std::fs::write(&metrics, line(1, 7)).unwrap();
+    let ground = Ground::serve(dir, None).await;
+    ground.wait_until(|head| head["trajectories"] == 2).await;
+    let rate = async || ground.get("/api/overview").await["throughput"]["trajectories_per_slot_hour"].clone();
+    assert_eq!(rate().await, 7.0);
+    // `furrow run --clean`: the same names, other rows, and more lines than there were.
+    std::fs::remove_dir_all(&data).unwrap();
+    std::fs::remove_file(&metrics).unwrap();
+    publish(&data, "s0", &[attempt(2, 0), attempt(2, 1), attempt(2, 2)], &[]);
+    publish(&data, "s1", &[attempt(3, 0)], &[]);
+    std::fs::write(&metrics, line(2, 1) + &line(2, 2)).unwrap();
+    ground.wait_until(|head| head["trajectories"] == 4 && head["step_files_left"] == 0).await;
+    assert_eq!(rate().await, 2.0);
+    assert_eq!(get(ground.address, "/api/trajectory/test-g000000-s0-a0", &[]).await.0, 404);
+    assert_eq!(get(ground.address, "/api/trajectory/test-g000002-s2-a0", &[]).await.0, 200);
+    let learning = ground.get("/api/learning").await;
+    assert_eq!(learning["kept"]["lines"][0]["trajectories"], 4, "{learning}");
+    ground.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn pages_of_the_table_follow_each_other_without_a_gap() {
     let ground = Ground::night_run().await;
     let mut ids = Vec::new();

@@ -11,6 +11,7 @@ use tokio::net::TcpListener;
 use tonic::{Request, Response, Status};
 
 use crate::ground::{Chrome, Ground, HOSTILE, keep_picture, poison, script, wait_for};
+use crate::http::{ask, get};
 use crate::pages::{click, nothing_is_wrong, open};
 
 /// Knows 300 trajectories; each look finds them a step further.
@@ -19,6 +20,8 @@ struct Coordinator {
     looks: AtomicU32,
     pictures: AtomicU32,
     drained: AtomicU32,
+    /// Progress is told and nothing else.
+    late: AtomicBool,
     gone: AtomicBool,
 }
 
@@ -71,6 +74,9 @@ impl CoordinatorService for Shared {
     }
 
     async fn running(&self, _: Request<v1::RunningRequest>) -> Answer<v1::RunningResponse> {
+        if self.0.late.load(SeqCst) {
+            return Err(Status::deadline_exceeded("too much to do"));
+        }
         let looks = self.0.looks.load(SeqCst);
         let run_id = Id::new("night-run").unwrap();
         let running = |index: u32| {
@@ -180,6 +186,28 @@ async fn three_hundred_sessions_are_watched_and_the_job_is_drained() {
     )
     .await;
     keep_picture(&page, "sessions").await;
+    let title: String =
+        script(&page, "document.title + document.querySelector('#run-name').textContent").await;
+    assert_eq!(title, "Sessions · night-runnight-run");
+    // A picture is of the step that is asked for, or of none, and nobody keeps it.
+    let picture = "/api/sessions/night-run-g000000-s1-a0/screenshot";
+    for (query, status) in
+        [("", 200), ("?step=1", 200), ("?step=0", 404), ("?step=2", 404), ("?steps=1", 400)]
+    {
+        let (got, head, _) = ask(ground.address, &format!("GET {picture}{query} HTTP/1.1"), &[], "").await;
+        assert_eq!(got, status, "{query}");
+        assert!(head.contains("cache-control: no-store"), "{head}");
+    }
+    // A coordinator that is late for this one question is no end of the job: the tiles stay.
+    coordinator.0.late.store(true, SeqCst);
+    let (status, body) = get(ground.address, "/api/sessions", &[]).await;
+    assert!(status == 503 && body.contains("too much to do"), "{status} {body}");
+    let looks = coordinator.0.looks.load(SeqCst);
+    while coordinator.0.looks.load(SeqCst) < looks + 3 {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    assert_eq!(script::<i64>(&page, "document.querySelectorAll('.session img').length > 0 ? document.querySelectorAll('.session').length : 0").await, 300);
+    coordinator.0.late.store(false, SeqCst);
     nothing_is_wrong(&page).await;
 
     let page = open(&chrome, &ground, "/job").await;

@@ -3,7 +3,7 @@
 use chromiumoxide::Page;
 use chromiumoxide::cdp::browser_protocol::emulation::MediaFeature;
 
-use crate::ground::{Chrome, Ground, keep_picture, script, wait_for};
+use crate::ground::{Chrome, Ground, attempt, keep_picture, publish, script, wait_for};
 
 const POISONED: &str = "/trajectory/test-g000000-s1-a0";
 
@@ -258,6 +258,55 @@ async fn a_trajectory_shows_where_it_aimed_and_stays_at_its_address() {
     assert!(told.contains("log-prob -0.750 (47.2"), "{told}");
     keep_picture(&page, "trajectory-step").await;
     nothing_is_wrong(&page).await;
+    chrome.close().await;
+    ground.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_that_was_opened_too_early_becomes_right_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let (ground, chrome) = (Ground::serve(dir, None).await, Chrome::start().await);
+    let mut pages = Vec::new();
+    for (path, becomes) in [
+        ("/", "document.querySelector('main').textContent.includes('Failures by kind')"),
+        ("/learning", "document.querySelector('main').textContent.includes('find-the-invoice')"),
+        (
+            "/trajectories",
+            "document.querySelector('select[name=suite] option[value=web]') && document.querySelector('.grid-rows .grid-row')",
+        ),
+        // Not there at all: an error at first.
+        ("/trajectory/test-g000002-s0-a0", "document.querySelector('article')"),
+    ] {
+        let page = open(&chrome, &ground, path).await;
+        assert!(!script::<bool>(&page, &format!("Boolean({becomes})")).await, "{path}");
+        pages.push((page, becomes));
+    }
+    publish(&data, "s0", &[attempt(2, 0), attempt(2, 1)], &[]);
+    for (page, becomes) in &pages {
+        wait_for(page, becomes).await;
+    }
+    // What somebody opened stays open, and the row that was chosen stays so, while more comes.
+    let overview = &pages[0].0;
+    publish(&data, "s1", &[attempt(5, 0)], &[]);
+    wait_for(overview, "document.querySelector('details.numbers')").await;
+    script::<bool>(overview, "(document.querySelector('details.numbers').open = true)").await;
+    let table = &pages[2].0;
+    script::<bool>(table, "document.querySelector('[role=grid]').focus() ?? true").await;
+    wait_for(table, "document.querySelectorAll('.grid-rows .grid-row').length === 3").await;
+    press(table, &["Home"]).await;
+    let chosen = "document.querySelector('.grid-row.at').children[2].textContent";
+    let before: String = script(table, "document.querySelector('.grid-row.at').textContent").await;
+    publish(&data, "s2", &[attempt(8, 0)], &[]);
+    wait_for(table, "document.querySelectorAll('.grid-rows .grid-row').length === 4").await;
+    let after: String = script(table, "document.querySelector('.grid-row.at').textContent").await;
+    assert_eq!(before, after, "{}", script::<String>(table, chosen).await);
+    wait_for(overview, "document.querySelector('main').textContent.includes('4 scored') || document.querySelector('main').textContent.includes('of 4 attempts')").await;
+    wait_for(
+        overview,
+        "document.querySelector('details.numbers').open && document.querySelector('details.numbers table')",
+    )
+    .await;
     chrome.close().await;
     ground.close().await;
 }

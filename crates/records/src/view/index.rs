@@ -1,6 +1,6 @@
 //! Every trajectory of a data set in memory, small enough for a million of them: what a table shows, filters and sorts by.
 //!
-//! A row is an entry of 80 bytes and its id (27 bytes in a run of a short name), so a million are about 107 MB. Words that repeat
+//! A row is an entry of 72 bytes and its id (27 bytes in a run of a short name), so a million are about 99 MB. Words that repeat
 //! (suites, tasks, splits, ends, kinds) are kept once. Anything larger stays in its file until somebody asks for the row.
 
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::ViewRow;
 use crate::RecordsError;
 
-/// Most trajectories an index holds: 1.1 GB. Those beyond it are counted and not shown.
+/// Most trajectories an index holds: 1 GB. Those beyond it are counted and not shown.
 pub const INDEX_ROWS_MAX: usize = 10_000_000;
 
 /// What a table shows of a trajectory.
@@ -161,11 +161,10 @@ pub struct Index {
     left_out: u64,
 }
 
-/// 80 bytes; the id stands elsewhere.
+/// 72 bytes; the id stands elsewhere.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     group: u64,
-    id: u64,
     ended_at: i64,
     task: u32,
     sample_index: i32,
@@ -185,7 +184,7 @@ struct Entry {
     flags: u8,
 }
 
-const _: () = assert!(size_of::<Entry>() == 80);
+const _: () = assert!(size_of::<Entry>() == 72);
 
 const SCORED: u8 = 1;
 const JUDGED: u8 = 2;
@@ -207,14 +206,6 @@ struct Tasks {
     places: HashMap<[String; 3], u32>,
 }
 
-impl Line<'_> {
-    /// Its group: the id without slot and attempt.
-    pub fn group_id(&self) -> &str {
-        let tail = format!("-s{}-a{}", self.sample_index, self.attempt);
-        self.trajectory_id.strip_suffix(tail.as_str()).unwrap_or(self.trajectory_id)
-    }
-}
-
 impl Index {
     /// Adds a trajectory; the file's door has looked at its types, this one looks at its values.
     pub(crate) fn add(&mut self, row: &ViewRow) -> Result<(), String> {
@@ -230,7 +221,6 @@ impl Index {
         }
         let entry = Entry {
             group: hash(&row.group_id),
-            id: hash(&row.trajectory_id),
             ended_at: row.ended_at.0,
             task: self.tasks.place([&row.suite, &row.task_id, &row.split])?,
             sample_index: row.sample_index,
@@ -306,13 +296,6 @@ impl Index {
             life_millis: entry.life_millis,
             ended_at: entry.ended_at,
         })
-    }
-
-    /// Where a trajectory stands, counted from the first that was added.
-    pub fn place(&self, trajectory_id: &str) -> Option<u32> {
-        let wanted = hash(trajectory_id);
-        let same = |(at, entry): &(usize, &Entry)| entry.id == wanted && self.id(*at) == trajectory_id;
-        self.entries.iter().enumerate().find(same).map(|(at, _)| at as u32)
     }
 
     /// Places of the trajectories that a query lets through, sorted as it says. Rows that are equal stay in the order they were added.
@@ -655,7 +638,7 @@ mod tests {
     fn a_line_says_what_its_row_said() {
         let index = index();
         let line = index.line(3).unwrap();
-        assert_eq!((line.trajectory_id, line.task_id, line.group_id()), ("r-g2-s0-a1", "sell", "r-g2"));
+        assert_eq!((line.trajectory_id, line.task_id), ("r-g2-s0-a1", "sell"));
         assert_eq!(
             (line.reward, line.success, line.policy_version_max, line.staleness),
             (Some(0.5), None, None, None)
@@ -663,7 +646,6 @@ mod tests {
         assert_eq!((line.status, line.end, line.num_steps), ("scored", "answered", 5));
         assert_eq!(index.line(2).unwrap().reward, None);
         assert_eq!(index.line(6), None);
-        assert_eq!((index.place("r-g2-s0-a1"), index.place("r-g2-s0-a2")), (Some(3), None));
         let choices = index.words();
         assert_eq!((choices.suites, choices.splits), (vec!["mini", "web"], vec!["train"]));
         assert_eq!(choices.ends, ["answered", "done", "max_steps", "page_crash"]);
