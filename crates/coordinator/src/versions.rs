@@ -131,10 +131,15 @@ impl Versions {
         })
     }
 
-    /// Directories that a policy worker needs which starts now.
-    pub fn needed(&self) -> Vec<String> {
-        let wanted = [self.current(), self.order(None).map_or(0, |order| order.version.0)];
-        let links = wanted.into_iter().filter_map(|version| self.links(version).ok()).flatten();
+    /// Directories that a policy worker reads which starts now, or which is ordered another version later: of what is in use, of what is
+    /// ordered up to `held`, and of all newer versions that nobody runs yet: where the newest is refused, the one before it is ordered.
+    pub fn needed(&self, held: Option<i32>) -> Vec<String> {
+        let current = self.current();
+        let ordered = self.order(held).map_or(0, |order| order.version.0);
+        let is_waiting = |row: &&VersionRow| row.version > current && row.state == VersionState::Proposed;
+        let waiting = self.rows.iter().filter(is_waiting).map(|row| row.version);
+        let wanted = [current, ordered].into_iter().chain(waiting);
+        let links = wanted.filter_map(|version| self.links(version).ok()).flatten();
         let directories: BTreeSet<String> = links.map(|link| link.directory).collect();
         directories.into_iter().collect()
     }
@@ -267,6 +272,29 @@ pub(crate) mod tests {
         assert_eq!(versions.order(None).unwrap().version, PolicyVersion(8));
         assert_eq!(versions.order(Some(5)).unwrap().version, PolicyVersion(5));
         assert_eq!(versions.order(Some(0)), None);
+    }
+
+    #[test]
+    fn directories_of_all_that_may_be_ordered_are_needed() {
+        use WeightsForm::{Delta, Full};
+        let mut versions = Versions::default();
+        let published = [(1, Full, 0), (2, Delta, 1), (3, Full, 0), (4, Full, 0), (5, Delta, 4)];
+        for (version, form, base) in published {
+            versions.propose(row(version, form, base)).unwrap();
+        }
+        let needed = |versions: &Versions, held| {
+            let needed = versions.needed(held);
+            needed.iter().map(|directory| directory.trim_start_matches("/w/")).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(needed(&versions, Some(0)), "1 2 3 4 5", "held back, and each may be ordered yet");
+        versions.take(2, &hash(2)).unwrap();
+        assert_eq!(needed(&versions, Some(2)), "1 2 3 4 5", "2 goes over 1");
+        versions.refuse(5, "torn").unwrap();
+        assert_eq!(needed(&versions, Some(2)), "1 2 3 4");
+        versions.take(4, &hash(4)).unwrap();
+        assert_eq!(needed(&versions, None), "4", "nothing older is ordered again");
+        assert_eq!(needed(&versions, Some(2)), "1 2 4", "but for an evaluation");
+        assert_eq!(versions.order(Some(2)).unwrap().version, PolicyVersion(2));
     }
 
     #[test]

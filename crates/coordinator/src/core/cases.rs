@@ -1012,10 +1012,30 @@ fn an_evaluation_goes_first_on_one_version_and_newer_weights_wait_for_it() {
     );
     assert_eq!(office.publish("q", full("/w/2")), Ok((2, false)));
     assert_eq!(office.publish("r", full("/w/3")), Ok((3, false)));
-    assert_eq!(office.beat("a", runs(1)), Some(2), "the version whose evaluation is due is not passed over");
-    assert_eq!(office.weights_of(3).as_deref(), Some("it waits for version 2, whose evaluation is due"));
-    assert_eq!(office.beat("a", runs(2)), Some(2));
-    assert_eq!(problems(&office.lease(1)), [Some((2, 0))]);
+    assert_eq!(office.beat("a", runs(1)), Some(3), "2 was due, nobody runs it, and it is passed over");
+    assert_eq!(office.weights_of(3).as_deref(), Some("it has not taken it up yet"));
+    assert_eq!(office.beat("a", runs(3)), Some(3));
+    assert_eq!(problems(&office.lease(1)), [Some((3, 0))], "the next one in use is evaluated");
+    let passed_over = office.weights(2);
+    assert_eq!((passed_over.state, passed_over.current), (VersionState::Proposed, 3));
+    assert_eq!((passed_over.workers[0].lags.as_deref(), passed_over.needed), (None, vec!["/w/3".to_owned()]));
+}
+
+#[test]
+fn versions_that_come_faster_than_evaluations_do_not_pile_up() {
+    let mut office = Office::evaluating(9, rules());
+    let grants = office.lease(4);
+    for version in 1..=6 {
+        office.publish(&format!("p{version}"), full(&format!("/w/{version}"))).unwrap();
+    }
+    assert_eq!(office.weights(0).needed, (1..=6).map(|version| format!("/w/{version}")).collect::<Vec<_>>());
+    grants.iter().for_each(|grant| office.solve(grant, 0, 1.0));
+    assert_eq!(office.beat("a", runs(0)), Some(6), "the newest, whatever was due before it");
+    let torn = office.beat("a", cannot(0, 6));
+    assert_eq!(torn, Some(5), "and where it is refused, the one before it");
+    assert_eq!(office.beat("a", runs(5)), Some(5));
+    assert_eq!(problems(&office.lease(1)), [Some((5, 0))]);
+    assert_eq!(office.weights(0).needed, ["/w/5"]);
 }
 
 #[test]
@@ -1050,6 +1070,102 @@ fn what_was_acted_on_other_weights_is_tried_again() {
     office.ask(|call| Event::Leave { call, worker: worker("a") });
     assert_eq!(problems(&office.lease(8)), vec![None; 8], "and not lent to a worker that runs other ones");
     assert_eq!(office.renew(&grants[1]).1, [], "nor moved to one");
+}
+
+#[test]
+fn an_end_by_the_farms_fault_keeps_its_name_on_other_weights() {
+    let mut office = Office::evaluating(9, rules());
+    let grants = office.lease(4);
+    for (grant, end) in grants.iter().zip([End::BrowserDead, End::PageHang, End::EnvCrash]) {
+        office.act(grant, (0, 1));
+        office.end(grant, end);
+    }
+    let want = [End::BrowserDead, End::PageHang, End::EnvCrash].map(|end| (end, true));
+    assert_eq!(office.failed(), want);
+}
+
+#[test]
+fn a_worker_that_comes_back_with_other_weights_gets_no_trajectory_of_an_evaluation_back() {
+    let mut office = Office::evaluating(9, rules());
+    let grants = office.lease(5);
+    assert_eq!(problems(&grants)[3..], [Some((0, 1)), None]);
+    let elsewhere = |office: &mut Office, version| {
+        let offer = PolicyOffer {
+            address: format!("elsewhere:{version}"),
+            kind: PolicyKind::Model,
+            sessions_max: 8,
+            version: Some(version),
+            hashes: Hashes { weights: Some(hash(version)), ..Hashes::default() },
+        };
+        let (worker, run) = (Id::new("a").unwrap(), runs(version));
+        office.ask(|call| Event::RegisterPolicy { call, worker, offer, run });
+    };
+    elsewhere(&mut office, 1);
+    assert_eq!(office.renew(&grants[3]).1, [], "it runs another version");
+    let trained = (grants[4].of.trajectory_id.clone(), "elsewhere:1".to_owned());
+    assert_eq!(office.renew(&grants[4]).1, [trained], "training goes on where its worker is");
+    elsewhere(&mut office, 0);
+    let evaluated = (grants[3].of.trajectory_id.clone(), "elsewhere:0".to_owned());
+    assert_eq!(office.renew(&grants[3]).1, [evaluated]);
+}
+
+/// Version 2 is taken by a worker that dies, and the other one cannot run it.
+#[test]
+fn an_evaluation_whose_version_nobody_can_run_is_cut_and_the_job_ends() {
+    let mut office = Office::evaluating(2, rules());
+    let grants = office.lease(5);
+    grants.iter().for_each(|grant| office.solve(grant, 0, 1.0));
+    for version in [1, 2] {
+        office.publish(&format!("p{version}"), full(&format!("/w/{version}"))).unwrap();
+    }
+    office.model("b", runs(0));
+    assert_eq!(office.beat("a", runs(2)), Some(2));
+    assert_eq!(office.evaluated().len(), 1);
+    office.ask(|call| Event::Leave { call, worker: worker("a") });
+    let last = office.lease(8);
+    assert_eq!(problems(&last), [None], "the rest of the training is for the other worker");
+    office.solve(&last[0], 0, 1.0);
+    office.publish_all();
+    let refusing = |office: &mut Office, times| {
+        for _ in 0..times {
+            office.beat("b", cannot(0, 2));
+            office.pass(900);
+        }
+    };
+    refusing(&mut office, 11);
+    assert_eq!((office.evaluated().len(), office.take_over()), (1, None));
+    office.model("a", runs(2));
+    refusing(&mut office, 1);
+    office.ask(|call| Event::Leave { call, worker: worker("a") });
+    refusing(&mut office, 11);
+    assert_eq!(office.evaluated().len(), 1, "the clock begins anew when somebody runs it");
+    refusing(&mut office, 3);
+    let [_, ended] = &office.evaluated()[..] else { panic!("{:?}", office.evaluated()) };
+    assert_eq!((ended.version, ended.scored), (2, 0));
+    let why = ended.cut.as_deref().unwrap();
+    assert!(why.contains("no policy worker ran version 2") && why.contains("eval.hold_millis"), "{why}");
+    office.publish_all();
+    assert_eq!(office.take_over(), Some(Over::Complete));
+}
+
+#[test]
+fn an_evaluation_is_not_cut_while_the_coordinator_stops() {
+    let mut office = Office::evaluating(9, rules());
+    let grants = office.lease(1);
+    office.act(&grants[0], (0, 0));
+    office.end(&grants[0], End::Done);
+    office.publish("p", full("/w/1")).unwrap();
+    office.apply(Event::Tick);
+    office.try_ask(|call| Event::Drain { call: Some(call) });
+    // The grace of 300 ms ends with a scorer at work: its slot is taken and not closed.
+    for _ in 0..13 {
+        office.beat("a", runs(0));
+        office.pass(900);
+    }
+    assert_eq!(office.evaluated(), []);
+    office.restart(&BTreeMap::new());
+    office.env("env", 8);
+    assert_eq!(office.model("a", runs(0)), None, "it goes on, and newer weights wait for it again");
 }
 
 #[test]

@@ -44,9 +44,12 @@ impl Core {
             Ok(lease) => lease,
             Err(why) => return self.recognise(claim, report.digest, why, turn),
         };
-        let report = self.on_other_weights(&lease, &report).unwrap_or(report);
         let hung_before = self.group(lease.group).hung_before(lease.start.sample_index);
-        let (end, fault) = judge(report.end, hung_before, report.evidence_sha256.is_some());
+        let judged = |report: &Reported| judge(report.end, hung_before, report.evidence_sha256.is_some());
+        // An end by the farm's fault keeps its own name.
+        let other = self.on_other_weights(&lease, &report).filter(|_| judged(&report).1 == Fault::Policy);
+        let report = other.unwrap_or(report);
+        let (end, fault) = judged(&report);
         let (of, token) = (lease.of.clone(), claim.token);
         turn.tell(Notice::Finished { of, token, end, steps: report.steps });
         let lease = Lease { steps: report.steps, ..lease };

@@ -1,9 +1,10 @@
 //! Evaluations: every so many versions of the weights the job's own test, between its training trajectories and on one version.
 //!
-//! An evaluation begins the moment a worker runs its version; from its publication on nothing newer is ordered. While it is under way it
-//! goes first, no trajectory of it is lent to a worker that runs another version, and newer weights wait: what policy workers shall run
-//! stays as it is until the evaluation is complete. If newer weights have waited for too long, it is *cut*: what is lent of it is cancelled, what is not drawn is
-//! left out, and ledger and log say so by name.
+//! An evaluation begins the moment a worker runs a version that is due. While it is under way it goes first, no trajectory of it is lent
+//! to a worker that runs another version, and newer weights wait: what policy workers shall run stays as it is until the evaluation is
+//! complete. Then the newest is ordered, and what was due in between is passed over. If newer weights have waited for too long, or no
+//! worker that is there has run its version for as long, it is *cut*: what is lent of it is cancelled, what is not drawn is left out, and
+//! ledger and log say so by name.
 
 use furrow_rollout::{End, Id};
 
@@ -12,7 +13,6 @@ use crate::assign::Rooms;
 use crate::groups::{Attempt, Group};
 use crate::lease::Lease;
 use crate::ledger::{EvaluationRow, Mutation, PolicyFacts, Problem};
-use crate::versions::VersionState;
 
 /// How a job is evaluated while it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct Schedule {
     pub problems: u64,
     /// Trajectories of each problem.
     pub group_size: u32,
-    /// How long newer weights wait for one that is under way.
+    /// How long newer weights wait for one that is under way, and it for a worker that runs its version.
     pub hold_millis: u64,
 }
 
@@ -37,6 +37,8 @@ pub(super) struct Evaluation {
     succeeded: u64,
     /// Since when newer weights wait. A restarted coordinator gives it one whole term.
     holds_since_millis: Option<u64>,
+    /// Since when policy workers are there and none of them runs the version; after a restart one whole term, too.
+    idle_since_millis: Option<u64>,
 }
 
 /// How an evaluation ended, for those who are told.
@@ -66,6 +68,7 @@ impl Evaluation {
             scored,
             succeeded,
             holds_since_millis: None,
+            idle_since_millis: None,
         })
     }
 
@@ -96,6 +99,7 @@ impl Core {
             scored: 0,
             succeeded: 0,
             holds_since_millis: None,
+            idle_since_millis: None,
         });
         let at_micros = turn.now.wall_micros;
         turn.commit(Mutation::EvaluationBegun { version, problems, at_micros });
@@ -167,22 +171,15 @@ impl Core {
         self.evaluated.is_none_or(|last| i64::from(version) >= after(last))
     }
 
-    /// What workers shall run at most: the version under evaluation, or the next one whose evaluation is due and which nobody runs yet.
+    /// What workers shall run at most: the version under evaluation. One whose evaluation is due holds nothing: versions may come faster
+    /// than they are evaluated, and then those that nobody runs are passed over.
     pub(super) fn held_version(&self) -> Option<i32> {
-        if let Some(open) = &self.evaluation {
-            return Some(open.version);
-        }
-        let schedule = self.plan.schedule()?;
-        let mut proposed = self.versions.rows().iter().filter(|row| row.state == VersionState::Proposed);
-        proposed.find(|row| self.is_due(row.version, schedule)).map(|row| row.version)
+        self.evaluation.as_ref().map(|open| open.version)
     }
 
     /// Why a version is run by nobody, if an evaluation is why.
     pub(super) fn why_held(&self, version: i32) -> Option<String> {
-        let held = self.held_version().filter(|held| version > *held)?;
-        let Some(open) = &self.evaluation else {
-            return Some(format!("it waits for version {held}, whose evaluation is due"));
-        };
+        let open = self.evaluation.as_ref().filter(|open| version > open.version)?;
         let groups = self.groups.values().filter(|group| group.draw().problem.is_some());
         let undone = groups.filter(|group| !group.is_closed()).count() as u64;
         Some(format!(
@@ -193,7 +190,7 @@ impl Core {
         ))
     }
 
-    /// What a policy's own end comes to in an evaluation, where it was not acted on the version alone.
+    /// What an end of the policy's own comes to in an evaluation, where it was not acted on the version alone.
     pub(super) fn on_other_weights(&self, lease: &Lease, report: &Reported) -> Option<Reported> {
         let version = self.kept_to(lease.group)?;
         let (oldest, newest) = lease.policy_versions.filter(|range| *range != (version, version))?;
@@ -219,22 +216,24 @@ impl Core {
         }
     }
 
-    /// Newer weights wait, but not for ever.
+    /// Newer weights wait for it, and it for a worker that runs its version, but not for ever. Where no policy worker is there at all, the
+    /// job waits and not the evaluation; and one that is open when the coordinator stops goes on with `--resume`.
     pub(super) fn cut_overdue_evaluation(&mut self, turn: &mut Turn) {
+        let Some(version) = self.held_version().filter(|_| self.stopping.is_none()) else { return };
         let newest = self.versions.order(None).map_or(0, |order| order.version.0);
+        let is_idle = !self.policy_workers.is_empty() && !self.somebody_runs(version);
         let hold_millis = self.plan.schedule().map_or(0, |schedule| schedule.hold_millis);
         let Some(open) = &mut self.evaluation else { return };
-        if newest <= open.version {
-            open.holds_since_millis = None;
-            return;
-        }
-        let waited_millis = turn.now.millis - *open.holds_since_millis.get_or_insert(turn.now.millis);
-        if waited_millis < hold_millis {
-            return;
-        }
+        let held = lasted(newest > version, &mut open.holds_since_millis, turn.now.millis);
+        let idle = lasted(is_idle, &mut open.idle_since_millis, turn.now.millis);
+        let is_over = |lasted: Option<u64>| lasted.filter(|millis| *millis >= hold_millis);
+        let what = match (is_over(held), is_over(idle)) {
+            (Some(millis), _) => format!("version {newest} waited {millis} ms for it"),
+            (None, Some(millis)) => format!("no policy worker ran version {version} for {millis} ms"),
+            (None, None) => return,
+        };
+        let why = format!("{what}, eval.hold_millis = {hold_millis}");
         let Some(cut) = self.evaluation.take() else { return };
-        let why =
-            format!("version {newest} waited {waited_millis} ms for it, eval.hold_millis = {hold_millis}");
         let is_open = |(_, group): &(&u64, &Group)| group.draw().problem.is_some() && !group.is_closed();
         let groups: Vec<u64> = self.groups.iter().filter(is_open).map(|(index, _)| *index).collect();
         for index in groups {
@@ -248,6 +247,15 @@ impl Core {
 
 /// Why a trajectory of a cut evaluation is cancelled.
 const CUT: &str = "its evaluation was cut";
+
+/// For how long something has been so, if it is so now.
+fn lasted(is_so: bool, since_millis: &mut Option<u64>, now_millis: u64) -> Option<u64> {
+    if !is_so {
+        *since_millis = None;
+        return None;
+    }
+    Some(now_millis - *since_millis.get_or_insert(now_millis))
+}
 
 /// Whether a worker that runs this serves a version; a policy without weights serves any.
 pub(super) fn runs(own: Option<i32>, version: i32) -> bool {

@@ -5,7 +5,7 @@ use furrow_telemetry::PauseReason;
 
 use super::evaluation::runs;
 use super::{Answer, Call, Core, Drawn, Effect, Grant, Notice, Now, Refused, Turn, Waiting};
-use crate::assign::{Rooms, facts};
+use crate::assign::{PolicyOffer, Rooms, facts};
 use crate::groups::{Attempt, Group, Home};
 use crate::lease::Lease;
 use crate::ledger::{Draw, Mutation, PolicyFacts, Problem, Start};
@@ -246,13 +246,13 @@ impl Core {
         for lease in self.leases.iter_mut() {
             let PolicyFacts { worker, address, kind, .. } = &lease.policy;
             let kept_to = self.groups.get(&lease.group).and_then(|group| group.draw().problem);
+            let will_do =
+                |offer: &PolicyOffer| kept_to.is_none_or(|problem| runs(offer.version, problem.version));
             let found = match self.policy_workers.get(worker) {
                 Some(seat) if seat.offer.address == *address => None,
-                Some(seat) => Some(facts(worker, &seat.offer)),
+                Some(seat) if will_do(&seat.offer) => Some(facts(worker, &seat.offer)),
                 None if now.millis < self.settled_millis => None,
-                None => rooms.least_loaded_where(Some(*kind), |offer| {
-                    kept_to.is_none_or(|problem| runs(offer.version, problem.version))
-                }),
+                _ => rooms.least_loaded_where(Some(*kind), will_do),
             };
             if let Some(policy) = found {
                 rooms.add(&policy.worker);

@@ -177,7 +177,7 @@ impl Core {
             state: row.state.clone(),
             weights_sha256: row.weights_sha256.clone(),
             workers: with_weights.collect(),
-            needed: self.versions.needed(),
+            needed: self.versions.needed(self.held_version()),
         })
     }
 
