@@ -20,8 +20,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::cell::{Cell, fits};
+use crate::gap::Gaps;
 use crate::schema::{hex, key};
-use crate::{RecordsError, ShardStage, Table, encoding, gap};
+use crate::{RecordsError, ShardStage, Table, encoding};
 
 /// A file of the data set as the manifest lists it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,7 +69,7 @@ pub(crate) struct TableWriter {
     rows: u64,
     row_group_bytes: usize,
     /// Gaps of its tokens that were scored again.
-    gaps: Vec<f64>,
+    gaps: Gaps,
 }
 
 /// Writes through to a file and hashes what it wrote.
@@ -99,7 +100,7 @@ impl TableWriter {
             encoding::properties(table, plan.row_group_bytes, plan.compression_level, origin(plan, table))
                 .and_then(|properties| ArrowWriter::try_new(hashed, table.schema(), Some(properties)))
                 .map_err(parquet_error("begin", &temp.0))?;
-        let (rows, gaps, row_group_bytes) = (0, Vec::new(), plan.row_group_bytes);
+        let (rows, gaps, row_group_bytes) = (0, Gaps::default(), plan.row_group_bytes);
         Ok(Self { table, name, dir, temp, writer, rows, row_group_bytes, gaps })
     }
 
@@ -129,6 +130,11 @@ impl TableWriter {
         self.gaps.extend(gaps);
     }
 
+    /// Rows of a file are copied into it whose footer says this of such tokens.
+    pub(crate) fn add_gap_footer(&mut self, value: &str) {
+        self.gaps.add_footer(value);
+    }
+
     /// Bytes so far, the row group in progress included.
     pub(crate) fn bytes(&self) -> u64 {
         (self.writer.bytes_written() + self.writer.in_progress_size()) as u64
@@ -140,7 +146,7 @@ impl TableWriter {
         reached: &mut dyn FnMut(Table, ShardStage),
     ) -> Result<WrittenFile, RecordsError> {
         let temp = &self.temp.0;
-        if let Some((key, value)) = gap::footer(&self.gaps) {
+        if let Some((key, value)) = self.gaps.footer() {
             self.writer.append_key_value_metadata(KeyValue::new(key.to_owned(), value));
         }
         reached(self.table, ShardStage::TempWritten);

@@ -41,7 +41,7 @@ impl Gap {
     }
 }
 
-/// What a footer says under `furrow.prefill_gap`: the sum, and the gaps it is of, so that merged files add up.
+/// What a footer says under `furrow.prefill_gap`: the sum, and gaps for percentiles of merged files, each of which stands for as many tokens.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Footer {
     #[serde(flatten)]
@@ -49,24 +49,96 @@ struct Footer {
     gaps: Vec<f64>,
 }
 
-/// Name and value for a footer; `None` where nothing was scored again.
-pub(crate) fn footer(gaps: &[f64]) -> Option<(&'static str, String)> {
-    let mut kept = gaps.to_vec();
-    while kept.len() > GAPS_MAX {
-        let mut is_kept = false;
-        kept.retain(|_| {
-            is_kept = !is_kept;
-            is_kept
-        });
-    }
-    let footer = Footer { gap: Gap::of(gaps)?, gaps: kept };
-    // Numbers of a struct of numbers cannot fail to be written.
-    Some((key::PREFILL_GAP, serde_json::to_string(&footer).unwrap_or_default()))
+/// What a file being written will say in its footer.
+#[derive(Debug, Default)]
+pub(crate) struct Gaps {
+    own: Vec<f64>,
+    /// Footers of the files that it is made of.
+    parts: Vec<Footer>,
 }
 
-/// The gaps a footer's value holds; none of a value that cannot be read.
-pub(crate) fn gaps(value: &str) -> Vec<f64> {
-    serde_json::from_str::<Footer>(value).map(|footer| footer.gaps).unwrap_or_default()
+impl Gaps {
+    /// Tokens of its rows lie so far off.
+    pub(crate) fn extend(&mut self, gaps: impl IntoIterator<Item = f64>) {
+        self.own.extend(gaps);
+    }
+
+    /// Rows of another file are copied into it, whose footer has this value; one that cannot be read says nothing.
+    pub(crate) fn add_footer(&mut self, value: &str) {
+        self.parts.extend(serde_json::from_str::<Footer>(value).ok());
+    }
+
+    /// Name and value for a footer; `None` where nothing was scored again.
+    pub(crate) fn footer(&self) -> Option<(&'static str, String)> {
+        let mut parts = self.parts.clone();
+        parts.extend(Footer::of(&self.own));
+        let footer = Footer::merged(parts)?;
+        // Numbers of a struct of numbers cannot fail to be written.
+        Some((key::PREFILL_GAP, serde_json::to_string(&footer).unwrap_or_default()))
+    }
+}
+
+impl Footer {
+    fn of(gaps: &[f64]) -> Option<Self> {
+        let mut kept = gaps.to_vec();
+        while kept.len() > GAPS_MAX {
+            let mut is_kept = false;
+            kept.retain(|_| {
+                is_kept = !is_kept;
+                is_kept
+            });
+        }
+        Some(Self { gap: Gap::of(gaps)?, gaps: kept })
+    }
+
+    /// How many tokens each of its gaps stands for.
+    fn weight(&self) -> f64 {
+        self.gap.tokens as f64 / self.gaps.len() as f64
+    }
+
+    /// Tokens, mean and maximum are exact. Percentiles are of the gaps that were kept, each as heavy as the tokens it stands for: exact as
+    /// long as all were kept.
+    fn merged(mut parts: Vec<Self>) -> Option<Self> {
+        parts.retain(|part| part.gap.tokens > 0 && !part.gaps.is_empty());
+        if parts.len() < 2 {
+            return parts.pop();
+        }
+        let tokens = parts.iter().fold(0_usize, |sum, part| sum.saturating_add(part.gap.tokens));
+        let mean = |part: &Self| part.gap.mean_abs * (part.gap.tokens as f64 / tokens as f64);
+        let weighed = |part: &Self| {
+            let weight = part.weight();
+            part.gaps.iter().map(|gap| (gap.abs(), weight)).collect::<Vec<_>>()
+        };
+        let mut sizes: Vec<(f64, f64)> = parts.iter().flat_map(weighed).collect();
+        sizes.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let at = |share: f64| {
+            let mut below = 0.0;
+            let reaches = |(_, weight): &&(f64, f64)| {
+                below += weight;
+                below >= share * tokens as f64
+            };
+            sizes.iter().find(reaches).or(sizes.last()).map(|(size, _)| *size)
+        };
+        let gap = Gap {
+            tokens,
+            mean_abs: parts.iter().map(mean).sum(),
+            p50: at(0.5)?,
+            p99: at(0.99)?,
+            max: parts.iter().map(|part| part.gap.max).fold(0.0, f64::max),
+        };
+        // Thinned to one weight, the heaviest or what the bound asks for: the next merge takes all of a file's gaps for equal.
+        let heaviest = parts.iter().map(Self::weight).fold(tokens as f64 / GAPS_MAX as f64, f64::max);
+        let thinned = |part: &Self| {
+            let kept = (part.gap.tokens as f64 / heaviest) as usize;
+            let middle = |at: usize| (2 * at + 1) * part.gaps.len() / (2 * kept);
+            (0..kept).filter_map(|at| part.gaps.get(middle(at)).copied()).collect::<Vec<_>>()
+        };
+        let mut gaps: Vec<f64> = parts.iter().flat_map(thinned).collect();
+        if gaps.is_empty() {
+            gaps.push(gap.p50);
+        }
+        Some(Self { gap, gaps })
+    }
 }
 
 /// What a footer's value says.
@@ -89,17 +161,75 @@ mod tests {
         assert_eq!(Gap::of(&[-0.25]), Some(one));
     }
 
+    fn footer(gaps: &[f64]) -> Option<(&'static str, String)> {
+        let mut file = Gaps::default();
+        file.extend(gaps.iter().copied());
+        file.footer()
+    }
+
+    fn kept(value: &str) -> Vec<f64> {
+        serde_json::from_str::<Footer>(value).map(|footer| footer.gaps).unwrap_or_default()
+    }
+
+    fn merged(values: &[&str]) -> String {
+        let mut file = Gaps::default();
+        values.iter().for_each(|value| file.add_footer(value));
+        file.footer().unwrap().1
+    }
+
     #[test]
     fn a_footer_is_read_back_and_has_a_bound() {
         assert_eq!(footer(&[]), None);
         let (name, value) = footer(&[0.5, -0.25]).unwrap();
         assert_eq!(name, "furrow.prefill_gap");
-        assert_eq!((gaps(&value), gap(&value)), (vec![0.5, -0.25], Gap::of(&[0.5, -0.25])));
+        assert_eq!((kept(&value), gap(&value)), (vec![0.5, -0.25], Gap::of(&[0.5, -0.25])));
         let many = vec![0.125; 50_000];
         let (_, value) = footer(&many).unwrap();
-        assert_eq!((gap(&value).unwrap().tokens, gaps(&value).len()), (50_000, 6_250));
+        assert_eq!((gap(&value).unwrap().tokens, kept(&value).len()), (50_000, 6_250));
         for torn in ["", "{}", "{\"tokens\":1}"] {
-            assert_eq!((gap(torn), gaps(torn).len()), (None, 0));
+            assert_eq!((gap(torn), kept(torn).len()), (None, 0));
+            let mut file = Gaps::default();
+            file.add_footer(torn);
+            assert_eq!(file.footer(), None);
+        }
+    }
+
+    #[test]
+    fn small_files_merge_as_if_they_had_been_one() {
+        let all: Vec<f64> = (1..=200).map(f64::from).collect();
+        let parts = [&all[..7], &all[7..100], &all[100..]].map(|part| footer(part).unwrap().1);
+        let value = merged(&[&parts[0], "torn", &parts[1], &parts[2]]);
+        let want = Gap::of(&all).unwrap();
+        let got = gap(&value).unwrap();
+        assert!((got.mean_abs - want.mean_abs).abs() < 1e-9, "{got:?}");
+        assert_eq!(Gap { mean_abs: want.mean_abs, ..got }, want);
+        assert_eq!(kept(&value), all);
+        assert_eq!(gap(&merged(&[&parts[1]])), gap(&parts[1]), "one part stays what it is");
+    }
+
+    /// More tokens than a footer keeps: merged once and again, in every order of sizes.
+    #[test]
+    fn merging_loses_no_token_and_no_maximum() {
+        let spread = |from: i32, to: i32| (from..to).map(|at| f64::from(at) / 1000.0).collect::<Vec<_>>();
+        let mut large = spread(0, 40_000);
+        // Every second one is left out: this is one of those.
+        large[101] = 90.0;
+        let (small, middle) = (spread(40_000, 42_000), spread(42_000, 54_000));
+        let all: Vec<f64> = [&large[..], &small, &middle].concat();
+        let want = Gap::of(&all).unwrap();
+        let [large, small, middle] = [large, small, middle].map(|gaps| footer(&gaps).unwrap().1);
+        let table = [
+            merged(&[&large, &small, &middle]),
+            merged(&[&merged(&[&large, &small]), &middle]),
+            merged(&[&small, &merged(&[&middle, &large])]),
+        ];
+        for value in table {
+            let got = gap(&value).unwrap();
+            assert_eq!((got.tokens, got.max), (54_000, 90.0));
+            assert!((got.mean_abs / want.mean_abs - 1.0).abs() < 1e-9, "{got:?} {want:?}");
+            let near = |got: f64, want: f64| (got - want).abs() < 0.1;
+            assert!(near(got.p50, want.p50) && near(got.p99, want.p99), "{got:?} {want:?}");
+            assert!((1..=GAPS_MAX).contains(&kept(&value).len()), "{}", kept(&value).len());
         }
     }
 }

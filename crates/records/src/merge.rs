@@ -14,7 +14,7 @@ use furrow_rollout::{Id, Run};
 use crate::file::{TableFile, TableWriter, Trust, create_durable_dir, sync_dir};
 use crate::schema::key;
 use crate::shard::remove;
-use crate::{RecordsConfig, RecordsError, ShardPlan, ShardStage, Snapshot, Table, WrittenFile, gap};
+use crate::{RecordsConfig, RecordsError, ShardPlan, ShardStage, Snapshot, Table, WrittenFile};
 
 /// Folder of the parts of merged files, below the data set's. Inside, each has the path it had.
 const REPLACED: &str = "replaced";
@@ -61,7 +61,9 @@ pub fn merge(
         let file = TableFile::open(&shard.data_dir.join(&part.path), part, Trust::Hash)?;
         check_origin(&file, shard, plan.table)?;
         merged.begin_rows(part.bytes as usize)?;
-        merged.add_gaps(file.origin(key::PREFILL_GAP).map(gap::gaps).unwrap_or_default());
+        if let Some(value) = file.origin(key::PREFILL_GAP) {
+            merged.add_gap_footer(value);
+        }
         for batch in file.batches()? {
             merged.add_batch(&batch?)?;
         }
