@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::client::Completion;
-use crate::wire;
+use crate::wire::{self, Reply};
 
 /// A conversation that waits for a reply.
 #[derive(Debug, Clone, PartialEq)]
@@ -128,26 +128,8 @@ pub(crate) fn body(model: &str, chat: &Chat) -> Vec<u8> {
 }
 
 #[derive(Deserialize)]
-struct Response {
-    choices: Vec<Choice>,
-    #[serde(default)]
-    prompt_token_ids: Option<Vec<u32>>,
-    #[serde(default)]
-    usage: Option<Usage>,
-}
-
-#[derive(Deserialize)]
-struct Choice {
-    #[serde(default)]
-    token_ids: Option<Vec<u32>>,
-    #[serde(default)]
-    logprobs: Option<Logprobs>,
-}
-
-#[derive(Deserialize)]
 struct Logprobs {
-    #[serde(default)]
-    content: Option<Vec<Logprob>>,
+    content: Vec<Logprob>,
 }
 
 #[derive(Deserialize)]
@@ -155,35 +137,20 @@ struct Logprob {
     logprob: f32,
 }
 
-#[derive(Deserialize)]
-struct Usage {
-    #[serde(default)]
-    prompt_tokens_details: Option<Details>,
-}
-
-#[derive(Deserialize)]
-struct Details {
-    #[serde(default)]
-    cached_tokens: Option<u64>,
-}
-
-/// Reads a reply; the error says what is missing. What is only offered is left out where it is not as it should be.
+/// Reads a reply; the error says what is missing. What is only offered is left out where it is not as it should be. A model that acts and
+/// says nothing has replied: the next one would cost as much and say as much.
 pub(crate) fn reply(body: &[u8]) -> Result<ChatReply, String> {
-    let completion = wire::completion(body)?;
-    let Response { choices, prompt_token_ids, usage } =
-        serde_json::from_slice(body).map_err(|error| format!("is no chat completion: {error}"))?;
-    let Choice { token_ids, logprobs } = choices.into_iter().next().ok_or("has no choice in it")?;
-    let offered = prompt_token_ids.zip(token_ids);
-    let offered = offered.filter(|(prompt, response)| !prompt.is_empty() && !response.is_empty());
-    let logprobs = logprobs.and_then(|logprobs| logprobs.content);
-    let logprobs: Option<Vec<f32>> = logprobs.map(|list| list.iter().map(|entry| entry.logprob).collect());
-    let details = usage.and_then(|usage| usage.prompt_tokens_details);
+    let Reply { completion, cached_tokens, prompt_token_ids, token_ids, logprobs, .. } = wire::reply(body)?;
+    let ids = |offered: Value| serde_json::from_value::<Vec<u32>>(offered).ok().filter(|ids| !ids.is_empty());
+    let token_ids = ids(prompt_token_ids).zip(ids(token_ids));
+    let logprobs = serde_json::from_value::<Logprobs>(logprobs).ok();
+    let logprobs = logprobs.map(|told| told.content.iter().map(|entry| entry.logprob).collect::<Vec<f32>>());
     Ok(ChatReply {
         completion,
-        token_ids: offered.map(|(prompt, response)| TokenIds { prompt, response }),
+        token_ids: token_ids.map(|(prompt, response)| TokenIds { prompt, response }),
         // -9999 stands for minus infinity on some servers; a token that was drawn has a chance.
         logprobs: logprobs.filter(|list| list.iter().all(|logprob| (-1000.0..=0.0).contains(logprob))),
-        cached_tokens: details.and_then(|details| details.cached_tokens).unwrap_or_default(),
+        cached_tokens,
         attempts: 0,
     })
 }
@@ -262,16 +229,52 @@ mod tests {
                 None,
             ),
             (format!(r#"{{"choices":[{{{said},"logprobs":{{"content":null}}}}]}}"#), None, None),
+            (
+                format!(
+                    r#"{{"prompt_token_ids":[1],"choices":[{{{said},"token_ids":[7],"logprobs":{{"content":[{{"logprob":null}}]}}}}]}}"#
+                ),
+                Some((vec![1], vec![7])),
+                None,
+            ),
+            (
+                format!(
+                    r#"{{"prompt_token_ids":[-1],"choices":[{{{said},"token_ids":[7],"logprobs":{{"content":[{{"logprob":-0.5}}]}}}}]}}"#
+                ),
+                None,
+                Some(vec![-0.5]),
+            ),
+            (
+                format!(
+                    r#"{{"usage":{{"prompt_tokens_details":7}},"prompt_token_ids":"1 2","choices":[{{{said},"token_ids":{{}},"logprobs":[-0.5]}}]}}"#
+                ),
+                None,
+                None,
+            ),
         ];
         for (body, ids, logprobs) in table {
             let got = reply(body.as_bytes()).unwrap();
             assert_eq!(got.token_ids.map(|ids| (ids.prompt, ids.response)), ids, "{body}");
             assert_eq!(got.logprobs, logprobs, "{body}");
         }
-        let wrong = format!(r#"{{"prompt_token_ids":[-1],"choices":[{{{said}}}]}}"#);
-        assert!(reply(wrong.as_bytes()).unwrap_err().contains("is no chat completion"));
         let usage = r#""usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":6}}"#;
         let got = reply(format!(r#"{{"choices":[{{{said}}}],{usage}}}"#).as_bytes()).unwrap();
         assert_eq!((got.completion.prompt_tokens, got.cached_tokens), (9, 6));
+    }
+
+    #[test]
+    fn a_model_that_acts_and_says_nothing_has_replied() {
+        for message in [r#"{"content":null,"refusal":"no"}"#, r#"{"content":null,"tool_calls":[]}"#, "{}"] {
+            let body = format!(
+                r#"{{"choices":[{{"message":{message},"finish_reason":"stop"}}],"usage":{{"completion_tokens":3}}}}"#
+            );
+            let got = reply(body.as_bytes()).unwrap();
+            assert_eq!(
+                (got.completion.text.as_str(), got.completion.completion_tokens),
+                ("", 3),
+                "{message}"
+            );
+            assert!(wire::completion(body.as_bytes()).is_err(), "and a judge has not: {message}");
+        }
+        assert!(reply(br#"{"choices":[]}"#).unwrap_err().contains("has no choice"));
     }
 }

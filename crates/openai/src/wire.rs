@@ -39,18 +39,25 @@ fn media_type(bytes: &[u8]) -> &'static str {
     if bytes.starts_with(b"\x89PNG") { "image/png" } else { "image/jpeg" }
 }
 
+/// Parts that not every server sends are taken as they come: a shape that nobody expects costs the part and not the reply.
 #[derive(Deserialize)]
 struct Response {
     choices: Vec<Choice>,
     #[serde(default)]
-    usage: Option<Usage>,
+    usage: Value,
+    #[serde(default)]
+    prompt_token_ids: Value,
 }
 
 #[derive(Deserialize)]
 struct Choice {
     message: Message,
     #[serde(default)]
-    finish_reason: Option<String>,
+    finish_reason: Value,
+    #[serde(default)]
+    token_ids: Value,
+    #[serde(default)]
+    logprobs: Value,
 }
 
 #[derive(Deserialize)]
@@ -73,31 +80,49 @@ struct Part {
     text: Option<String>,
 }
 
-#[derive(Deserialize, Default)]
-struct Usage {
-    #[serde(default)]
-    prompt_tokens: u64,
-    #[serde(default)]
-    completion_tokens: u64,
+/// A reply, read as far as it is needed by anybody.
+pub(crate) struct Reply {
+    /// Whether its message has a content; where it has none the text is empty.
+    pub has_content: bool,
+    /// The text and what is counted.
+    pub completion: Completion,
+    /// Tokens of the prompt that the server had computed before.
+    pub cached_tokens: u64,
+    /// Ids of the prompt, as they came.
+    pub prompt_token_ids: Value,
+    /// Ids of the reply, as they came.
+    pub token_ids: Value,
+    /// What is told of the reply's tokens, as it came.
+    pub logprobs: Value,
 }
 
 /// Reads a reply; the error says what is missing.
-pub(crate) fn completion(body: &[u8]) -> Result<Completion, String> {
-    let response: Response =
+pub(crate) fn reply(body: &[u8]) -> Result<Reply, String> {
+    let Response { choices, usage, prompt_token_ids } =
         serde_json::from_slice(body).map_err(|error| format!("is no chat completion: {error}"))?;
-    let usage = response.usage.unwrap_or_default();
-    let choice = response.choices.into_iter().next().ok_or("has no choice in it")?;
-    let text = match choice.message.content {
+    let Choice { message, finish_reason, token_ids, logprobs } =
+        choices.into_iter().next().ok_or("has no choice in it")?;
+    let has_content = message.content.is_some();
+    let text = match message.content {
         Some(Content::Text(text)) => text,
         Some(Content::Parts(parts)) => parts.into_iter().filter_map(|part| part.text).collect(),
-        None => return Err("has a message without content".to_owned()),
+        None => String::new(),
     };
-    Ok(Completion {
+    let count = |pointer: &str| usage.pointer(pointer).and_then(Value::as_u64).unwrap_or_default();
+    let completion = Completion {
         text,
-        cut: choice.finish_reason.as_deref() == Some("length"),
-        prompt_tokens: usage.prompt_tokens,
-        completion_tokens: usage.completion_tokens,
-    })
+        cut: finish_reason.as_str() == Some("length"),
+        prompt_tokens: count("/prompt_tokens"),
+        completion_tokens: count("/completion_tokens"),
+    };
+    let cached_tokens = count("/prompt_tokens_details/cached_tokens");
+    Ok(Reply { has_content, completion, cached_tokens, prompt_token_ids, token_ids, logprobs })
+}
+
+/// Reads a reply of somebody who was asked a question: a message without content is none.
+pub(crate) fn completion(body: &[u8]) -> Result<Completion, String> {
+    let Reply { has_content, completion, .. } = reply(body)?;
+    if has_content { Ok(completion) } else { Err("has a message without content".to_owned()) }
 }
 
 /// What a server says is wrong, in its own few words: `{"error": {"message": …}}`, or the beginning of the body.
@@ -151,6 +176,10 @@ mod tests {
             (
                 r#"{"choices":[{"message":{"content":[{"type":"text","text":"a"},{"text":"b"},{"type":"x"}]}}],"usage":null}"#,
                 Ok(("ab", false, 0, 0)),
+            ),
+            (
+                r#"{"choices":[{"message":{"content":"y"},"finish_reason":7}],"usage":{"prompt_tokens":-1,"completion_tokens":3}}"#,
+                Ok(("y", false, 0, 3)),
             ),
             (
                 r#"{"choices":[{"message":{"content":null,"refusal":"no"}}]}"#,
