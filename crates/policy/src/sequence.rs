@@ -250,8 +250,8 @@ mod tests {
         assert_eq!(spans(&mut sequence), [0..7, 7..8, 8..16, 16..20]);
         assert!(sequence.next().is_none(), "three tokens wait for the next leg");
         let mut fork = sequence.behind();
-        fork.lay(Stretch::text(vec![4; 2]), 8);
-        assert_eq!(spans(&mut fork), [20..25], "of a fork, too");
+        fork.lay(Stretch::text(vec![4; 7]), 8);
+        assert_eq!(spans(&mut fork), [20..28, 28..30], "of a fork, too");
         sequence.push(2);
         assert!(sequence.end_leg(8));
         sequence.push(3);
