@@ -207,7 +207,7 @@ async fn a_run_that_is_begun_anew_is_another_one() {
     publish(&data, "s0", &[attempt(0, 0), attempt(0, 1)], &[]);
     std::fs::write(&metrics, line(1, 7)).unwrap();
     let ground = Ground::serve(dir, None).await;
-    ground.wait_until(|head| head["trajectories"] == 2).await;
+    ground.wait_until(|head| head["trajectories"] == 2 && head["lines"] == 1).await;
     let rate = async || ground.get("/api/overview").await["throughput"]["trajectories_per_slot_hour"].clone();
     assert_eq!(rate().await, 7.0);
     // `furrow run --clean`: the same names, other rows, and more lines than there were.
@@ -216,7 +216,9 @@ async fn a_run_that_is_begun_anew_is_another_one() {
     publish(&data, "s0", &[attempt(2, 0), attempt(2, 1), attempt(2, 2)], &[]);
     publish(&data, "s1", &[attempt(3, 0)], &[]);
     std::fs::write(&metrics, line(2, 1) + &line(2, 2)).unwrap();
-    ground.wait_until(|head| head["trajectories"] == 4 && head["step_files_left"] == 0).await;
+    ground
+        .wait_until(|head| head["trajectories"] == 4 && head["step_files_left"] == 0 && head["lines"] == 2)
+        .await;
     assert_eq!(rate().await, 2.0);
     assert_eq!(get(ground.address, "/api/trajectory/test-g000000-s0-a0", &[]).await.0, 404);
     assert_eq!(get(ground.address, "/api/trajectory/test-g000002-s2-a0", &[]).await.0, 200);
