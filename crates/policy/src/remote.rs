@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use furrow_model::vision::{ImageLimits, decode};
-use furrow_openai::{AskError, Chat, ChatReply, Client, Message, Role, Until};
+use furrow_openai::{Chat, ChatReply, Client, Message, Role, Until};
 use furrow_rollout::{
     Ancestry, ContextPolicy, Engine, FinishReason, Hashes, ImageSpan, PolicyKind, Sampling, TokenTrace,
     Trace, token_hash,
@@ -203,12 +203,14 @@ impl RemoteSession {
         let Shared { config, client, places } = &*self.shared;
         let deadline = Instant::now() + config.deadline;
         let waiting = tokio::time::timeout(config.deadline, places.clone().acquire_owned());
+        // A call that has no time left to be answered is paid for all the same.
+        let is_in_time = || deadline.saturating_duration_since(Instant::now()) >= config.deadline / 10;
         let place = match waiting.await {
-            Ok(Ok(place)) => place,
+            Ok(Ok(place)) if is_in_time() => place,
             _ => {
                 let (calls, millis) = (config.calls_max, config.deadline.as_millis());
                 return Err(AskFailed::Why(format!(
-                    "no place among policy.remote.calls_max = {calls} calls became free in {millis} ms"
+                    "no place among policy.remote.calls_max = {calls} calls became free in time for an answer within {millis} ms"
                 )));
             }
         };
@@ -221,7 +223,7 @@ impl RemoteSession {
         });
         match asking.await {
             Ok(Ok(reply)) => Ok(reply),
-            Ok(Err(error)) if is_too_long(&error) => Err(AskFailed::TooLong),
+            Ok(Err(error)) if error.is_too_long_a_prompt() => Err(AskFailed::TooLong),
             Ok(Err(error)) => Err(AskFailed::Why(error.to_string())),
             Err(panicked) => Err(AskFailed::Why(panicked.to_string())),
         }
@@ -342,13 +344,6 @@ fn runs(ids: &[u32], of: u32) -> Vec<(u32, u32)> {
 
 fn said(role: Role, text: String, picture: Option<&Bytes>) -> Message {
     Message { role, text, pictures: picture.cloned().into_iter().collect() }
-}
-
-fn is_too_long(error: &AskError) -> bool {
-    match error {
-        AskError::GaveUp { last, .. } => last.is_too_long_a_prompt(),
-        error => error.is_too_long_a_prompt(),
-    }
 }
 
 /// As it was written: 0.7 in single precision is 0.699999988 in double.

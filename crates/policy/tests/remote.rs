@@ -302,6 +302,14 @@ async fn a_reply_has_one_deadline_and_a_text_that_is_no_action_is_the_policys_ow
     let (reply, trace) = replied(job.act(&mut session, 0).await);
     assert!(reply.action.is_err() && reply.raw_text == "I cannot.");
     assert_eq!((trace.policy_kind, trace.tokens), (PolicyKind::Openai, None));
+
+    let refusal = r#"{"choices":[{"message":{"content":null,"refusal":"no"},"finish_reason":"stop"}]}"#;
+    let server = StandIn::start(vec![Deed::Body(refusal.into())]).unwrap();
+    let job = Job::new(file(&server));
+    let mut session = job.open().await;
+    let (reply, _) = replied(job.act(&mut session, 0).await);
+    assert!(reply.action.is_err() && reply.raw_text.is_empty());
+    assert_eq!(server.asked().len(), 1, "and nobody pays for it twice");
 }
 
 #[tokio::test]
@@ -320,10 +328,10 @@ async fn a_conversation_that_is_too_long_fills_the_context() {
 
 #[tokio::test]
 async fn calls_beyond_the_bound_wait_and_a_session_that_is_gone_stops_asking() {
-    let server = StandIn::start(vec![Deed::Silence(Duration::from_millis(300))]).unwrap();
+    let server = StandIn::start(vec![Deed::Silence(Duration::from_secs(60))]).unwrap();
     let mut one_place = file(&server);
     (one_place.remote.calls_max, one_place.remote.attempts_max, one_place.remote.deadline_millis) =
-        (1, 1, 150);
+        (1, 1, 1000);
     one_place.remote.call_millis = 5000;
     let job = Job::new(one_place);
     let (mut first, mut second) = (job.open().await, job.open().await);

@@ -71,8 +71,9 @@ impl Default for RemoteFile {
             model: String::new(),
             key_env: None,
             calls_max: 16,
-            call_millis: 120_000,
-            deadline_millis: 300_000,
+            // Below env.policy_millis, 120,000: beyond it nobody waits for the reply.
+            call_millis: 100_000,
+            deadline_millis: 110_000,
             attempts_max: 6,
             pause_millis: 500,
             // Prompt ids of 100,000 tokens are 700 kB of text, log-probs of a reply of 1,000 tokens 200 kB.
