@@ -154,7 +154,7 @@ fn two_policy_workers_move_together_and_one_that_lags_is_named() {
     let directory = second.to_str().unwrap();
     let mut command = Command::new(FURROW);
     command
-        .args(["publish", "--json", "--deadline", "3", "--id", "two", directory, "--run"])
+        .args(["publish", "--json", "--deadline", "10", "--id", "two", directory, "--run"])
         .arg(farm.run_dir());
     let output = command.output().unwrap();
     let (told, wrong) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
