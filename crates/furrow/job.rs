@@ -302,7 +302,21 @@ fn warnings(tree: &Node, job: &Job) -> Vec<Problem> {
         );
         warnings.push(("env.sessions_max".to_owned(), text));
     }
+    warnings.extend(reply_nobody_waits_for(job));
     warnings.into_iter().map(|(key, text)| Problem { place: tree.place_of(&key), key, text }).collect()
+}
+
+/// The environment worker gives a reply up before the endpoint's patience ends: what comes later is paid for and thrown away.
+fn reply_nobody_waits_for(job: &Job) -> Option<(String, String)> {
+    let (deadline, waits) = (job.policy.remote.as_ref()?.deadline(), job.env.worker.policy_deadline);
+    let text = || {
+        format!(
+            "{} and nobody waits for a reply longer than env.policy_millis = {}; use less",
+            deadline.as_millis(),
+            waits.as_millis()
+        )
+    };
+    (deadline >= waits).then(|| ("policy.remote.deadline_millis".to_owned(), text()))
 }
 
 /// A trainer needs the probability of what was sampled under the whole distribution; whoever cuts it should know.
@@ -531,6 +545,14 @@ mod tests {
             ["policy.sampling.top_p", "policy.sampling.top_k", "policy.sampling.min_p"]
         );
         assert_eq!(warned(&["env.sessions_max=9", "policy.sessions_max=8"]), ["env.sessions_max"]);
+        let remote = |setting| {
+            let endpoint = ["policy.kind=openai", "policy.remote.endpoint=http://127.0.0.1:8000/v1"];
+            let context = "policy.context.keep=last_image";
+            warned(&[endpoint[0], endpoint[1], "policy.remote.model=m", context, setting])
+        };
+        assert_eq!(remote("policy.remote.deadline_millis=119999"), [""; 0]);
+        assert_eq!(remote("policy.remote.deadline_millis=120000"), ["policy.remote.deadline_millis"]);
+        assert_eq!(remote("env.policy_millis=110000"), ["policy.remote.deadline_millis"], "of the default");
     }
 
     #[test]

@@ -201,6 +201,10 @@ impl<'a> Player<'a> {
         if places.is_empty() {
             return Ok(());
         }
+        if self.model.places() == Some(1) {
+            // Scoring needs a session of its own; this one is built again at the next step.
+            self.session = None;
+        }
         let again = self.model.score(&self.opening, &self.past[..at], &self.past[at], &places).await?;
         let recorded = places.iter().filter_map(|place| logprob(tokens, *place));
         self.prefilled.extend(recorded.zip(again).map(|(then, now)| f64::from(then) - f64::from(now)));

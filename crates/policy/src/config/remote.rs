@@ -139,6 +139,11 @@ impl RemoteFile {
 }
 
 impl RemoteConfig {
+    /// How long one reply may take: its wait for a place and all attempts.
+    pub fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
     /// Reads the key, so that a worker without it stops before it serves. The error never holds the key.
     pub fn with_key(mut self) -> Result<Self, String> {
         let Some(name) = &self.key_env else { return Ok(self) };

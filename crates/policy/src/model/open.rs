@@ -89,6 +89,15 @@ pub enum ModelError {
     /// Sizes that do not fit each other.
     #[error("policy.engine: {0}")]
     Misfit(#[from] Misfit),
+    /// An audit would take the only place there is, and so none would ever be made.
+    #[error(
+        "policy.audit.share: {share}; an audit needs a place beside a session's and there is one place in all: \
+         raise policy.engine.state_slots or policy.engine.parked_bytes, or set it to 0"
+    )]
+    NoPlaceToAudit {
+        /// The share that was asked for.
+        share: f64,
+    },
     /// The grammar cannot be enforced.
     #[error("policy.constrain: {0}")]
     Constraint(#[from] ConstraintError),
@@ -155,7 +164,10 @@ impl Model {
         let engine = Engine::new(backend, settings)?.retiring_to(bin);
         let audit = Audit::of(config.audit_share);
         // An audit is a session, too, and must not take the place of one that was promised.
-        let places = (engine.places_max() - u32::from(audit.is_some())).max(1);
+        let places = engine.places_max() - u32::from(audit.is_some());
+        if places == 0 {
+            return Err(ModelError::NoPlaceToAudit { share: config.audit_share });
+        }
         let (events, receiver) = mpsc::channel(EVENTS_MAX);
         let running = std::thread::Builder::new().name("furrow-engine".into());
         let engine = running.spawn(move || drop(engine.run(receiver))).map_err(ModelError::Thread)?;

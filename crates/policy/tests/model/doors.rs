@@ -89,6 +89,22 @@ async fn a_session_more_than_fit_is_refused_until_one_is_dropped() {
 }
 
 #[test]
+fn an_audit_that_would_find_no_place_is_refused() {
+    let opened = |share: f64, state_slots: u32| {
+        let config = config(|file| {
+            (file.engine.parked_bytes, file.engine.state_slots) = (0, state_slots);
+            file.audit.share = share;
+        });
+        let opened = Model::open(config.model.as_ref().unwrap(), &config.session);
+        opened.map(|model| model.places()).map_err(|error| error.to_string())
+    };
+    let told = opened(0.5, 3).unwrap_err();
+    assert!(told.contains("policy.audit.share: 0.5") && told.contains("policy.engine.state_slots"), "{told}");
+    assert_eq!(opened(0.0, 3), Ok(Some(1)));
+    assert_eq!(opened(0.5, 4), Ok(Some(1)), "two places, and one of them is the audit's");
+}
+
+#[test]
 fn what_does_not_fit_together_is_told_by_its_key() {
     let refused = |change: fn(&mut furrow_policy::PolicyFile)| {
         let config = config(change);
