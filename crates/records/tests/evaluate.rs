@@ -1,10 +1,4 @@
 //! An evaluation of a data set, held against a Python script that computes it from the Parquet files alone.
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking and says what a script said"
-)]
-
 mod common;
 
 use std::process::Command;
