@@ -13,10 +13,9 @@ use furrow_wire::v1::{
     DrainRequest, LastStepRequest, ProgressRequest, ProgressResponse, RunningRequest, RunningTrajectory,
     WeightsRequest, WeightsResponse,
 };
-use furrow_wire::{MESSAGE_BYTES_MAX, OpaqueStep, within};
+use furrow_wire::{Code, MESSAGE_BYTES_MAX, OpaqueStep, Status, within};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use tonic::{Code, Status};
 
 use crate::api::Refusal;
 use crate::follow::State;

@@ -30,6 +30,7 @@ pub use step::{
     OpaqueStep, decode_ending, decode_opaque_step, decode_step, digest, encode_ending, encode_opaque_step,
 };
 pub use tonic::transport::Channel;
+pub use tonic::{Code, Status};
 pub use trace::{decode_trace, encode_trace};
 pub use weights::{
     sha256_from, weights_link_from, weights_link_into, weights_order_from, weights_order_into,
