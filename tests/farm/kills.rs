@@ -8,9 +8,9 @@ use std::time::Duration;
 use crate::farm::{Farm, Ground, Role, pause, processes};
 
 /// Each kind of process dies so often.
-const KILLS: usize = 6;
+const KILLS: usize = 4;
 
-const REPEAT: u32 = 5;
+const REPEAT: u32 = 4;
 const GROUP_SIZE: u32 = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
