@@ -32,8 +32,8 @@ collect() { # POLICY [more arguments of furrow run]
 }
 collect scripted
 collect random
-# The starter tasks: a random model is slow on a CPU and solves nothing. It likes to wait: more sessions wait together.
-collect model --set tasks.groups=12 --set env.sessions_max=24
+# The starter tasks: a random model is slow on a CPU and solves nothing. It likes to wait: all of its sessions wait together.
+collect model --set tasks.groups=12 --set env.sessions_max=48
 
 for policy in scripted random model; do
   say "runs/quickstart-$policy"

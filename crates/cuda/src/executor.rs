@@ -81,14 +81,8 @@ impl ExecutorError {
 
 impl From<ExecutorError> for BackendError {
     fn from(error: ExecutorError) -> Self {
-        Self::Device(chain(&error))
+        Self::Device(furrow_model::checkpoint::chain(&error))
     }
-}
-
-/// An error and its causes in one line.
-fn chain(error: &dyn Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause: &&dyn Error| (*cause).source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// Does what it is told, in order, lane by lane. Calls return before the work is done, except where they say otherwise.

@@ -23,7 +23,7 @@ pub(crate) enum Refusal {
 
 impl From<RecordsError> for Refusal {
     fn from(error: RecordsError) -> Self {
-        Refusal::Broken(crate::follow::chain(&error))
+        Refusal::Broken(furrow_records::chain(&error))
     }
 }
 

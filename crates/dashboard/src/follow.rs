@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use furrow_records::view::{Query, View};
-use furrow_records::{KeptReport, RecordsError};
+use furrow_records::{KeptReport, RecordsError, chain};
 use furrow_wire::{Channel, Connect as _, Tcp};
 use serde::Serialize;
 use tokio::sync::{Notify, watch};
@@ -390,16 +390,4 @@ fn first_commit(data_dir: &Path) -> Option<Identity> {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// An error and its causes on one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

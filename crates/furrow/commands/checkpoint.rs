@@ -7,8 +7,8 @@ use furrow_model::checkpoint::{Inspection, ModelFacts, inspect};
 use furrow_model::init::{self, Init, SHARD_BYTES_MAX, Size, StoredType};
 use serde_json::json;
 
-use super::model::chain;
 use crate::{Failure, output};
+use furrow_model::checkpoint::chain;
 
 /// What to do with a checkpoint.
 #[derive(Debug, Subcommand)]

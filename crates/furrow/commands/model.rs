@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use furrow_model::checkpoint::chain;
 use furrow_model::cpu::Cpu;
 use furrow_model::forward::{self, Outputs, Request};
 use furrow_model::kernels::{Compute, Team};
@@ -192,18 +193,6 @@ impl Switches {
 
 fn input(problem: impl Into<String>) -> Failure {
     Failure::Input(vec![problem.into()])
-}
-
-/// An error and its causes on one line.
-pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use self::arena::ArenaArgs;
 use self::simulate::SimulateArgs;
-use super::model::chain;
 use crate::{Failure, output};
+use furrow_model::checkpoint::chain;
 
 /// A model, a device, a rollout.
 #[derive(Debug, Args)]

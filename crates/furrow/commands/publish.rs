@@ -14,9 +14,9 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use tonic::transport::Channel;
 
-use super::model::chain;
 use crate::run_dir;
 use crate::{Failure, output};
+use furrow_model::checkpoint::chain;
 
 /// What to publish, and to whom.
 #[derive(Debug, Args)]

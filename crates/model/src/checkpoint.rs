@@ -26,7 +26,9 @@ use sha2::{Digest, Sha256};
 pub use self::adapter::{ADAPTER_CONFIG, ADAPTER_WEIGHTS};
 pub use self::delta::{DELTA_MANIFEST, Delta, DeltaFile, DeltaFormat};
 pub use self::header::{HEADER_MAX, HeaderError};
-pub use self::inspect::{ByKind, FileFacts, Inspection, ModelFacts, Parameters, SessionState, inspect};
+pub use self::inspect::{
+    ByKind, FileFacts, Inspection, ModelFacts, Parameters, SessionState, chain, inspect,
+};
 use self::layout::{Layout, Located};
 pub use self::misfit::{Misfit, Misfits};
 pub(crate) use self::names::TOWER;

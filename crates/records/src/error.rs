@@ -106,3 +106,9 @@ impl RecordsError {
         false
     }
 }
+
+/// An error and its causes on one line.
+pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}

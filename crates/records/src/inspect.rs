@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use furrow_rollout::Cause;
 use serde::Serialize;
 
 use crate::cell::columns;
@@ -179,7 +178,7 @@ impl Sums {
         add(&mut self.prompt_tokens, count(row.num_prompt_tokens));
         add(&mut self.response_tokens, count(row.num_response_tokens));
         add(&mut self.gpu_micros, count(row.gpu_micros));
-        for (cause, micros) in causes(&row.timing) {
+        for (cause, micros) in row.timing.causes() {
             add(self.micros.entry(cause).or_default(), count(micros));
         }
         if let Some((min, max)) = row.policy_version_min.zip(row.policy_version_max) {
@@ -241,20 +240,6 @@ impl Rewards {
 /// Sums of a damaged data set must not be a panic.
 fn add(sum: &mut u64, more: u64) {
     *sum = sum.saturating_add(more);
-}
-
-fn causes(timing: &TrajectoryTiming) -> [(&'static str, i64); Cause::ALL.len() + 2] {
-    [
-        ("queue", timing.queue_micros),
-        (Cause::Boot.as_str(), timing.boot_micros),
-        (Cause::Observe.as_str(), timing.observe_micros),
-        (Cause::Policy.as_str(), timing.policy_micros),
-        (Cause::Act.as_str(), timing.act_micros),
-        (Cause::Settle.as_str(), timing.settle_micros),
-        (Cause::Record.as_str(), timing.record_micros),
-        (Cause::Finish.as_str(), timing.finish_micros),
-        ("score", timing.score_micros),
-    ]
 }
 
 fn time_lines(micros: &BTreeMap<&'static str, u64>) -> Vec<TimeLine> {

@@ -28,7 +28,7 @@ mod verify;
 pub mod view;
 
 pub use config::{RecordsConfig, RecordsFile};
-pub use error::RecordsError;
+pub use error::{RecordsError, chain};
 pub use evaluate::{
     Attempt, By, Evaluation, EvaluationLine, PassAtK, Policy, Question, Verdict, VersionLine, evaluate,
     figures,

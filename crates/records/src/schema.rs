@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
 use bytes::Bytes;
+use furrow_rollout::Cause;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -392,6 +393,23 @@ columns! {
     HooksCell { start: Option<String>, probe: Option<String>, solve: Option<String> }
 
     FailedCell { end: String, count: i32 }
+}
+
+impl TrajectoryTiming {
+    /// Microseconds by what they were spent on, in the order of a trajectory.
+    pub(crate) fn causes(&self) -> [(&'static str, i64); Cause::ALL.len() + 2] {
+        [
+            ("queue", self.queue_micros),
+            (Cause::Boot.as_str(), self.boot_micros),
+            (Cause::Observe.as_str(), self.observe_micros),
+            (Cause::Policy.as_str(), self.policy_micros),
+            (Cause::Act.as_str(), self.act_micros),
+            (Cause::Settle.as_str(), self.settle_micros),
+            (Cause::Record.as_str(), self.record_micros),
+            (Cause::Finish.as_str(), self.finish_micros),
+            ("score", self.score_micros),
+        ]
+    }
 }
 
 impl Table {

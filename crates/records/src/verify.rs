@@ -20,7 +20,7 @@ use crate::read::DataSet;
 use crate::rows::{Fate, RecordedStep, Rescore};
 use crate::schema::{EvidenceCell, GroupRow, ScoreRow, StepRow, TrajectoryRow};
 use crate::shard::local_files;
-use crate::{RecordsError, Table, WrittenFile};
+use crate::{RecordsError, Table, WrittenFile, chain};
 use tokens::Memory;
 
 /// Breaches that are written out; more are only counted.
@@ -720,17 +720,6 @@ fn alike(says: Option<GroupStatistics>, wanted: Option<GroupStatistics>) -> bool
 fn widen(range: &mut Option<(i32, i32)>, (oldest, newest): (i32, i32)) {
     let (from, to) = range.unwrap_or((oldest, newest));
     *range = Some((from.min(oldest), to.max(newest)));
-}
-
-/// An error and its causes in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -16,9 +16,9 @@ use furrow_policy::twin::{self, Outcome, TwinSettings};
 use furrow_rollout::ContextPolicy;
 use serde_json::json;
 
-use crate::commands::model::chain;
 use crate::commands::plan::simulate;
 use crate::{Failure, output};
+use furrow_model::checkpoint::chain;
 
 /// What to measure, and where.
 #[derive(Debug, Args)]
@@ -161,9 +161,12 @@ impl<'a> Bench<'a> {
     }
 
     fn figures(&self, tell: &mut dyn FnMut(&Figure)) -> Result<(), Failure> {
-        let mut gpu = open(self.args)?;
-        let mut yard = Yard::open(&mut gpu, Yardstick::default(), self.args.times as usize)?;
-        self.cases.measure_alone(&self.config, &mut yard, self.rates, tell)?;
+        {
+            // Its memory is given back before the model takes all there is.
+            let mut gpu = open(self.args)?;
+            let mut yard = Yard::open(&mut gpu, Yardstick::default(), self.args.times as usize)?;
+            self.cases.measure_alone(&self.config, &mut yard, self.rates, tell)?;
+        }
         Ok(self.cases.measure(&mut self.subject(self.options)?, self.rates, tell)?)
     }
 
@@ -195,12 +198,14 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// The engine's own loop, for each way to keep what was seen and two sizes of screenshots.
+    /// The engine's own loop, for each way to keep what was seen and two sizes of screenshots. `append` comes last: pinning memory for sessions that do not fit takes
+    /// minutes on some machines.
     fn rollouts(&self) -> Result<(), Failure> {
         let mut rows = Vec::new();
         for keep in [ContextPolicy::LastImage, ContextPolicy::Append] {
             for screenshot in self.cases.screenshots.iter().take(2).copied() {
                 let what = format!("{keep}, {}x{}", screenshot.0, screenshot.1);
+                let name = format!("rollout, {} sessions, {what}", self.args.sessions);
                 match self.rollout(keep, screenshot) {
                     Ok(outcome) if self.args.json => {
                         let mut said = simulate::entry(&keep, &outcome);
@@ -213,9 +218,10 @@ impl<'a> Bench<'a> {
                         output::line(serde_json::Value::from(said).to_string());
                     }
                     Ok(outcome) => rows.push(simulate::row(&what, &outcome)),
-                    Err(Failure::Input(why)) => output::line(
-                        json!({ "what": format!("rollout, {what}"), "fits": false, "why": why }).to_string(),
-                    ),
+                    Err(Failure::Input(why)) if self.args.json => {
+                        output::line(json!({ "what": name, "fits": false, "why": why }).to_string());
+                    }
+                    Err(Failure::Input(why)) => output::line(format!("{name}: {}", why.join("; "))),
                     Err(other) => return Err(other),
                 }
             }

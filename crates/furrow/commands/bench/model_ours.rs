@@ -12,7 +12,7 @@ use furrow_model::kernels::{Compute, Team};
 use furrow_model::weights::Weights;
 
 use crate::Failure;
-use crate::commands::model::chain;
+use furrow_model::checkpoint::chain;
 
 /// Our backend with room for the largest case.
 pub struct Ours {

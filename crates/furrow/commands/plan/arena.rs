@@ -9,9 +9,9 @@ use furrow_model::floor::Device;
 use furrow_policy::{Arena, ModelConfig};
 use serde_json::{Value, json};
 
-use crate::commands::model::chain;
 use crate::job::Job;
 use crate::{Failure, output};
+use furrow_model::checkpoint::chain;
 
 /// Which job, and how large its GPU is.
 #[derive(Debug, Args)]

@@ -104,7 +104,7 @@ pub struct FileFacts {
 /// Looks at a directory. Reads `config.json`, the index and the files' headers; no weight is touched.
 pub fn inspect(dir: &Path) -> Inspection {
     let (shards, errors) = Shards::survey(dir);
-    let mut problems: Vec<String> = errors.iter().map(chain).collect();
+    let mut problems: Vec<String> = errors.iter().map(|error| chain(error)).collect();
     let config = Config::read(dir).map_err(|error| problems.insert(0, chain(&error))).ok();
     let mut layout = layout::Layout::default();
     if let Some(config) = &config {
@@ -210,13 +210,8 @@ fn bytes_by_type(shards: &Shards) -> BTreeMap<String, u64> {
     bytes
 }
 
-/// An error with its causes.
-fn chain(error: &(impl Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
+/// An error and its causes on one line.
+pub fn chain(error: &(dyn Error + 'static)) -> String {
+    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

@@ -4,8 +4,6 @@
 
 use std::collections::BTreeMap;
 
-use furrow_rollout::Cause;
-
 use super::{GroupSumRow, StepSumRow, ViewRow, is_eval};
 
 /// Sums over the trajectories of a data set.
@@ -131,7 +129,7 @@ impl Tally {
         }
         *self.ends.entry((row.end.clone(), row.status.clone())).or_default() += 1;
         self.minutes.entry(row.ended_at.0.div_euclid(60_000_000)).or_default().add(row);
-        for (cause, micros) in causes(row) {
+        for (cause, micros) in row.timing.causes() {
             more(self.session_micros.entry(cause).or_default(), micros);
         }
         let (started, ended) = (row.started_at.0, row.ended_at.0);
@@ -229,21 +227,6 @@ impl StepSums {
         count(&mut self.outcomes, Some(&row.outcome.name));
         count(&mut self.state_origins, row.engine.state_origin.as_deref());
     }
-}
-
-fn causes(row: &ViewRow) -> [(&'static str, i64); Cause::ALL.len() + 2] {
-    let timing = &row.timing;
-    [
-        ("queue", timing.queue_micros),
-        (Cause::Boot.as_str(), timing.boot_micros),
-        (Cause::Observe.as_str(), timing.observe_micros),
-        (Cause::Policy.as_str(), timing.policy_micros),
-        (Cause::Act.as_str(), timing.act_micros),
-        (Cause::Settle.as_str(), timing.settle_micros),
-        (Cause::Record.as_str(), timing.record_micros),
-        (Cause::Finish.as_str(), timing.finish_micros),
-        ("score", timing.score_micros),
-    ]
 }
 
 fn add_known(values: Option<&[Option<f32>]>, sum: &mut f64, count: &mut u64) {
