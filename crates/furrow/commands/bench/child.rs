@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::pace::PAGE;
+use super::pace::Page;
 use crate::job::{JobFile, RunFile};
 
 /// What the farm is like.
@@ -49,8 +49,8 @@ const INTERVAL: Duration = Duration::from_secs(5);
 
 impl Farm {
     /// Starts it in an empty folder, on the page of the bare loop.
-    pub fn start(folder: PathBuf, pages: &Path, plan: &Plan) -> anyhow::Result<Self> {
-        write_tasks(&folder, pages, plan.steps_max.unwrap_or(10_000))?;
+    pub fn start(folder: PathBuf, pages: &Path, page: Page, plan: &Plan) -> anyhow::Result<Self> {
+        write_tasks(&folder, pages, page, plan.steps_max.unwrap_or(10_000))?;
         let job = folder.join("job.toml");
         fs::write(&job, toml::to_string(&plan.job())?)?;
         let mut command = Command::new(std::env::current_exe()?);
@@ -181,12 +181,13 @@ fn tasks() -> TasksFile {
     }
 }
 
-fn write_tasks(folder: &Path, pages: &Path, max_steps: u32) -> anyhow::Result<()> {
+fn write_tasks(folder: &Path, pages: &Path, page: Page, max_steps: u32) -> anyhow::Result<()> {
     let served = folder.join("pages");
     fs::create_dir(&served)?;
-    fs::copy(pages.join("shop.html"), served.join("shop.html")).context("copying shop.html")?;
+    let file = page.file();
+    fs::copy(pages.join(file), served.join(file)).with_context(|| format!("copying {file}"))?;
     let task = json!({
-        "task_id": "shop", "goal": "Look around.", "start_url": PAGE, "max_steps": max_steps, "viewport": [1280, 720],
+        "task_id": "shop", "goal": "Look around.", "start_url": page.url(), "max_steps": max_steps, "viewport": [1280, 720],
         "score": { "kind": "url", "host": "bench.test" },
     });
     fs::write(folder.join("loop.jsonl"), format!("{task}\n"))?;

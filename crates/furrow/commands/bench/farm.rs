@@ -74,7 +74,7 @@ async fn measure(args: &FarmArgs, step: Duration, scratch: &Scratch) -> Result<M
         air: None,
         steps_max: None,
     };
-    let mut farm = Farm::start(scratch.fresh("farm")?, &args.pace.pages, &plan)?;
+    let mut farm = Farm::start(scratch.fresh("farm")?, &args.pace.pages, args.pace.page, &plan)?;
     let sessions = f64::from(args.pace.sessions);
     // Two steps each on average: all contexts have come up.
     let first = farm.until(|now| now.of("env/steps") >= 2.0 * sessions, args.pace.period() * 2).await?;

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
 use super::BenchArgs;
-use super::pace;
+use super::pace::{self, Page};
 use super::report::Report;
 use crate::{Failure, launch};
 
@@ -128,7 +128,7 @@ async fn act(args: &GrpcArgs, policy: &PolicyConfig, ground: &Arc<Ground>) -> Re
     let before = process_usage(std::process::id(), Memory::Rss)?;
     let mut sessions = JoinSet::new();
     for index in 0..args.sessions {
-        sessions.spawn(ground.clone().trajectories(pace::assignment(index, &policy.session)?));
+        sessions.spawn(ground.clone().trajectories(pace::assignment(index, Page::Shop, &policy.session)?));
     }
     let mut rss = Vec::new();
     for second in 1..=args.seconds {

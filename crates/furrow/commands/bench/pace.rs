@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use furrow_env::{Chromium, EnvConfig, EnvFile, Root, Site, Sites, Stage, StageError, Stages};
 use furrow_policy::{PolicyFile, Random};
 use furrow_rollout::{
@@ -39,12 +39,24 @@ pub struct PaceArgs {
     /// Contexts made, and sites reset, in each round before the loop
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub starts: u32,
-    /// Folder that holds shop.html
+    /// Folder that holds the pages
     #[arg(long, default_value = "envs/bench")]
     pub pages: PathBuf,
+    /// The page that is acted on
+    #[arg(long, value_enum, default_value_t = Page::Shop)]
+    pub page: Page,
     /// Browser to use instead of the one that would be found
     #[arg(long, env = "FURROW_BROWSER")]
     pub browser: Option<PathBuf>,
+}
+
+/// What the loop acts on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Page {
+    /// A shop's front page: 120 cards with pictures, shadows and gradients
+    Shop,
+    /// A list of articles: text, and a few pictures that are drawn once
+    Light,
 }
 
 /// What one round came to.
@@ -77,16 +89,28 @@ pub enum Acts {
     AtRandom,
 }
 
-/// The page the loop acts on.
-pub const PAGE: &str = "http://bench.test/shop.html";
+impl Page {
+    /// Its file in the folder of pages.
+    pub const fn file(self) -> &'static str {
+        match self {
+            Self::Shop => "shop.html",
+            Self::Light => "light.html",
+        }
+    }
+
+    /// Where a browser finds it.
+    pub fn url(self) -> String {
+        format!("http://bench.test/{}", self.file())
+    }
+}
 
 impl PaceArgs {
     /// Refuses what cannot be measured.
     pub fn check(&self) -> Result<(), Failure> {
         let mut wrong = Vec::new();
-        if !self.pages.join("shop.html").is_file() {
-            let folder = self.pages.display();
-            wrong.push(format!("--pages: {folder} holds no shop.html; name the repository's envs/bench"));
+        if !self.pages.join(self.page.file()).is_file() {
+            let (folder, file) = (self.pages.display(), self.page.file());
+            wrong.push(format!("--pages: {folder} holds no {file}; name the repository's envs/bench"));
         }
         if self.sessions.div_ceil(self.browsers) > 200 {
             wrong.push(format!("--browsers: {}; use at most 200 sessions a browser", self.browsers));
@@ -174,7 +198,7 @@ pub async fn start(args: &PaceArgs) -> Result<Starts, Failure> {
         return Ok(starts);
     }
     let session = PolicyFile::default().check().map_err(Failure::Input)?.session;
-    let assignment = assignment(0, &session)?;
+    let assignment = assignment(0, args.page, &session)?;
     let ms = |began: Instant| began.elapsed().as_secs_f64() * 1e3;
     let bare = pool(args, 0).await?;
     // The first of all starts the browser, here as there.
@@ -248,7 +272,7 @@ async fn open_all(pool: &Arc<Chromium>, args: &PaceArgs, acts: Acts) -> Result<V
     let session = PolicyFile::default().check().map_err(Failure::Input)?.session;
     let mut opening = JoinSet::new();
     for index in 0..args.sessions {
-        let (pool, assignment) = (pool.clone(), assignment(index, &session)?);
+        let (pool, assignment) = (pool.clone(), assignment(index, args.page, &session)?);
         opening.spawn(Player::open(pool, assignment, index, acts));
     }
     Ok(opening.join_all().await.into_iter().collect::<Result<_, _>>()?)
@@ -348,7 +372,7 @@ fn action(turn: u32) -> Action {
 }
 
 /// A session of its own, as any policy would ask for it.
-pub fn assignment(index: u32, session: &SessionSpec) -> Result<Assignment, Failure> {
+pub fn assignment(index: u32, page: Page, session: &SessionSpec) -> Result<Assignment, Failure> {
     let run_id = Id::new("bench")?;
     let group_id = Id::nth(&run_id, index.into());
     let trajectory_id = Id::attempt(&group_id, 0, 0);
@@ -356,19 +380,19 @@ pub fn assignment(index: u32, session: &SessionSpec) -> Result<Assignment, Failu
         ancestry: Ancestry { run_id, group_id, sample_index: 0, attempt: 0, trajectory_id },
         token: 1,
         lease_millis: 60_000,
-        task: task(index),
+        task: task(index, page),
         session: session.clone(),
         policy_address: String::new(),
     })
 }
 
-fn task(index: u32) -> Task {
+fn task(index: u32, page: Page) -> Task {
     Task {
         task_id: "shop".into(),
         suite: "bench".into(),
         split: Split::Train,
         goal: Some("Look around.".into()),
-        start_url: PAGE.into(),
+        start_url: page.url(),
         seed: index.into(),
         max_steps: u32::MAX,
         time_limit_millis: u64::MAX,
@@ -391,8 +415,8 @@ mod tests {
     use super::*;
 
     fn args(sessions: u32, seconds: u64, period_millis: u64) -> PaceArgs {
-        let (browsers, rounds, starts, pages, browser) = (1, 1, 0, PathBuf::new(), None);
-        PaceArgs { sessions, seconds, period_millis, browsers, rounds, starts, pages, browser }
+        let (browsers, rounds, starts, page, pages, browser) = (1, 1, 0, Page::Shop, PathBuf::new(), None);
+        PaceArgs { sessions, seconds, period_millis, browsers, rounds, starts, page, pages, browser }
     }
 
     #[track_caller]

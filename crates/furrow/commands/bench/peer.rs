@@ -58,7 +58,7 @@ impl Peer {
     }
 
     fn command(&self, args: &PaceArgs) -> anyhow::Result<Command> {
-        let page = std::path::absolute(args.pages.join("shop.html"))?;
+        let page = std::path::absolute(args.pages.join(args.page.file()))?;
         let mut command = Command::new("node");
         command.arg("playwright_loop.mjs").arg(std::path::absolute(&self.browser)?);
         command.arg(format!("file://{}", page.display()));

@@ -15,7 +15,7 @@ use furrow_rollout::{Id, PolicyKind, Screenshot, StepRecord, TrajectoryRecord};
 
 use super::BenchArgs;
 use super::child::{Farm, Plan};
-use super::pace;
+use super::pace::{self, Page};
 use super::report::{Report, megabytes_a_second};
 use super::scratch::Scratch;
 use crate::{Failure, launch};
@@ -107,7 +107,7 @@ async fn delay(args: &RecordsArgs, scratch: &Scratch, report: &mut Report) -> Re
     let env = EnvFile { sessions_max: args.sessions, ..EnvFile::default() };
     let air = Some(args.screenshot_bytes as usize);
     let plan = Plan { env, think: THINK, max_delay: MAX_DELAY, air, steps_max: None };
-    let mut farm = Farm::start(scratch.fresh("farm")?, &args.pages, &plan)?;
+    let mut farm = Farm::start(scratch.fresh("farm")?, &args.pages, Page::Shop, &plan)?;
     let seconds = args.seconds as f64;
     farm.until(|now| now.of("uptime_seconds") >= seconds, Duration::from_secs(args.seconds)).await?;
     let life = farm.stop().await?;
@@ -119,7 +119,8 @@ async fn delay(args: &RecordsArgs, scratch: &Scratch, report: &mut Report) -> Re
 
 /// Pictures of noise from pages of air.
 async fn pictures(screenshot_bytes: usize) -> Result<Vec<Screenshot>, Failure> {
-    let assignment = pace::assignment(0, &PolicyFile::default().check().map_err(Failure::Input)?.session)?;
+    let assignment =
+        pace::assignment(0, Page::Shop, &PolicyFile::default().check().map_err(Failure::Input)?.session)?;
     let mut pictures = Vec::new();
     for seed in 0..PICTURES {
         let air = Air::new(SimConfig { seed, screenshot_bytes, ..SimConfig::default() });

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use super::BenchArgs;
 use super::child::{Farm, Plan};
+use super::pace::Page;
 use super::report::{Report, percentile};
 use super::scratch::Scratch;
 use crate::{Failure, launch};
@@ -112,7 +113,7 @@ async fn soak(args: &SoakArgs, scratch: &Scratch) -> Result<(Vec<Sample>, Durati
         air: None,
         steps_max: Some(args.steps),
     };
-    let mut farm = Farm::start(scratch.fresh("soak")?, &args.pages, &plan)?;
+    let mut farm = Farm::start(scratch.fresh("soak")?, &args.pages, Page::Shop, &plan)?;
     let (began, mut moved) = (Instant::now(), Instant::now());
     let mut samples: Vec<Sample> = Vec::new();
     loop {

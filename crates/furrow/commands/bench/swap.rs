@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::BenchArgs;
-use super::pace;
+use super::pace::{self, Page};
 use super::report::Report;
 use super::scratch::Scratch;
 use crate::{Failure, launch};
@@ -118,7 +118,7 @@ fn start(
 ) -> Result<JoinSet<anyhow::Result<()>>, Failure> {
     let mut sessions = JoinSet::new();
     for index in 0..args.sessions {
-        sessions.spawn(ground.clone().trajectories(pace::assignment(index, &config.session)?));
+        sessions.spawn(ground.clone().trajectories(pace::assignment(index, Page::Shop, &config.session)?));
     }
     Ok(sessions)
 }
