@@ -69,7 +69,8 @@ pub struct ReplayArgs {
 /// Which tokens are scored by the prefill path: the same ones every time.
 const PREFILL_SEED: u64 = 1;
 
-/// Within one build a caret may blink (2 x 24 of 512 x 512 pixels are 0.0002) and a raster tile's edge be off by a level.
+/// Within one build a raster tile's edge may be off by a level, and in a browser that knows no rule for carets one may blink (2 x 24 of 512 x 512
+/// pixels are 0.0002).
 const SAME_BUILD: Tolerance = Tolerance { levels: 8, share: 0.0005 };
 /// Another build draws the edges of letters anew, and letters cover a twentieth of a page.
 const OTHER_BUILD: Tolerance = Tolerance { levels: 64, share: 0.05 };

@@ -12,6 +12,9 @@ use crate::stage::StageError;
 /// A result larger than this is refused: a probe is a line, not a document.
 const RESULT_BYTES_MAX: usize = 256 << 10;
 
+/// Name of our own world in each document; the browser knows it by this and makes it once.
+pub(super) const WORLD: &str = "furrow";
+
 /// Evaluates an expression, waits for its promise, and returns its value.
 pub(super) async fn in_page(
     tab: &Tab,
@@ -42,7 +45,7 @@ pub(super) async fn world(tab: &Tab, deadline: Duration, what: &'static str) -> 
     // The main frame of a page bears the id of its target.
     let frame = FrameId::new(tab.target().inner().clone());
     let mut world = CreateIsolatedWorldParams::new(frame);
-    world.world_name = Some("furrow".into());
+    world.world_name = Some(WORLD.into());
     Ok(World(tab.call(world, deadline, what).await?.execution_context_id))
 }
 

@@ -1,5 +1,7 @@
 //! Each action does to a page what a person's hand would.
 
+use std::time::Duration;
+
 use furrow_env::Stage;
 use furrow_rollout::{Action, Button, Clock, Direction, ObservationSpec, Outcome, OutcomeName, Size};
 use serde_json::{Value, json};
@@ -389,6 +391,29 @@ async fn virtual_time_stands_still_between_actions() {
         stage.observe().await.unwrap();
         assert_eq!(state(&mut stage).await["clicks"], 0);
     }
+    stage.close().await;
+    ground.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caret_stands_still() {
+    let ground = ground().await;
+    let body = "<style>input { font-size: 60px; outline: none; border: 0 }</style><input autofocus>";
+    let mut stage = ground.page(body).await;
+    let mut seen = Vec::new();
+    for _ in 0..8 {
+        seen.push(stage.observe().await.unwrap().screenshot.bytes);
+        // A caret that blinks is away after 500 ms for 500 ms.
+        tokio::time::sleep(Duration::from_millis(150)).await;
+    }
+    let first = &seen[0];
+    assert!(
+        seen.iter().all(|bytes| bytes == first),
+        "it blinks: {:?}",
+        seen.iter().map(|bytes| bytes == first).collect::<Vec<_>>()
+    );
+    act(&mut stage, key("Tab")).await;
+    assert_ne!(&stage.observe().await.unwrap().screenshot.bytes, first, "it was not there at all");
     stage.close().await;
     ground.close().await;
 }
