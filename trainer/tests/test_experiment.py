@@ -13,7 +13,7 @@ import pytest
 
 from furrow_trainer import config as configuration
 from furrow_trainer.errors import ConfigError, TrainerError
-from furrow_trainer.experiment import Course, report
+from furrow_trainer.experiment import Course, plot, report
 from furrow_trainer.experiment.course import JOBS
 from furrow_trainer.experiment.statistics import Z, bootstrap, wilson
 from places import ORACLE_VL, REPOSITORY
@@ -116,3 +116,17 @@ def test_a_course_says_what_failed(tmp_path: Path) -> None:
     with pytest.raises(TrainerError, match=r"random: .* status 3; no room"):
         Course(tmp_path, tmp_path / "out", str(furrow)).run()
     assert json.loads((tmp_path / "out" / "stages" / "random.json").read_text())["done"] is False
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "told"),
+    [
+        (0, 24, ["0", "5", "10", "15", "20"]),
+        (1, 24, ["5", "10", "15", "20"]),
+        (0.128, 0.259, ["0.15", "0.2", "0.25"]),
+        (-7.5e-9, 0.00836, ["0", "0.002", "0.004", "0.006", "0.008"]),
+        (0, 1, ["0", "0.2", "0.4", "0.6", "0.8", "1"]),
+    ],
+)
+def test_an_axis_has_round_numbers(low: float, high: float, told: list[str]) -> None:
+    assert [f"{tick:.6g}" for tick in plot._ticks(low, high)] == told

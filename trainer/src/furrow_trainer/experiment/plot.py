@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
 WIDTH, HEIGHT = 560, 300
 LEFT, RIGHT, TOP, BOTTOM = 52, 16, 34, 40
-TICKS = 5
+# Steps of an axis, about.
+STEPS = 5
 COLOURS = ("#14466b", "#c2571a", "#3c7d3c")
 
 
@@ -31,18 +33,20 @@ def figure(title: str, x_name: str, lines: Items[Line], y_range: tuple[float, fl
     if high - low < 1e-12:
         low, high = low - 0.5, high + 0.5
     first, last = min(xs), max(max(xs), min(xs) + 1)
+    step = _step(low, high)
+    low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
 
     def at(x: float, y: float) -> tuple[float, float]:
         across = LEFT + (x - first) / (last - first) * (WIDTH - LEFT - RIGHT)
         return across, HEIGHT - BOTTOM - (min(max(y, low), high) - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
 
     parts = [f"<text x='{LEFT}' y='18' font-size='13' font-weight='bold'>{html.escape(title)}</text>"]
-    for tick in range(TICKS + 1):
-        y, x = low + (high - low) * tick / TICKS, first + (last - first) * tick / TICKS
-        down, across = at(first, y)[1], at(x, low)[0]
+    for y in _ticks(low, high):
+        down = at(first, y)[1]
         parts.append(f"<path d='M{LEFT} {down:.1f}H{WIDTH - RIGHT}' stroke='#dde3e8'/>")
-        parts.append(f"<text x='{LEFT - 5}' y='{down + 4:.1f}' font-size='11' text-anchor='end'>{y:.3g}</text>")
-        parts.append(f"<text x='{across:.1f}' y='{HEIGHT - BOTTOM + 16}' font-size='11' text-anchor='middle'>{x:.3g}</text>")
+        parts.append(f"<text x='{LEFT - 5}' y='{down + 4:.1f}' font-size='11' text-anchor='end'>{y:.6g}</text>")
+    for x in _ticks(first, last):
+        parts.append(f"<text x='{at(x, low)[0]:.1f}' y='{HEIGHT - BOTTOM + 16}' font-size='11' text-anchor='middle'>{x:.6g}</text>")
     parts.append(f"<text x='{WIDTH / 2:.0f}' y='{HEIGHT - 6}' font-size='11' text-anchor='middle'>{html.escape(x_name)}</text>")
     for index, line in enumerate(lines):
         colour = COLOURS[index % len(COLOURS)]
@@ -53,6 +57,19 @@ def figure(title: str, x_name: str, lines: Items[Line], y_range: tuple[float, fl
         f"<svg xmlns='http://www.w3.org/2000/svg' width='{WIDTH}' height='{HEIGHT}' viewBox='0 0 {WIDTH} {HEIGHT}' font-family='sans-serif'>"
         f"<rect width='{WIDTH}' height='{HEIGHT}' fill='#fcfdfe'/>{''.join(parts)}</svg>\n"
     )
+
+
+def _step(low: float, high: float) -> float:
+    """1, 2 or 5 times a power of ten, about a fifth of the range."""
+    rough = (high - low) / STEPS
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(power * times for times in (1, 2, 5, 10) if power * times >= rough * 0.999)
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round numbers from the first to the last within the range."""
+    step = _step(low, high)
+    return [step * count for count in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
 def _drawn(line: Line, colour: str, at) -> list[str]:  # type: ignore[no-untyped-def]
