@@ -34,7 +34,8 @@ def figure(title: str, x_name: str, lines: Items[Line], y_range: tuple[float, fl
         low, high = low - 0.5, high + 0.5
     first, last = min(xs), max(max(xs), min(xs) + 1)
     step = _step(low, high)
-    low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
+    # A hundredth of a step beyond a round number needs no further one.
+    low, high = math.floor(low / step + 0.01) * step, math.ceil(high / step - 0.01) * step
 
     def at(x: float, y: float) -> tuple[float, float]:
         across = LEFT + (x - first) / (last - first) * (WIDTH - LEFT - RIGHT)
