@@ -13,8 +13,8 @@ need_nvrtc || { echo "NVIDIA's run-time compiler cannot be had; FURROW_SKIP_NVRT
 export FURROW_NVRTC=$PWD/$NVRTC_FOLDER
 
 venv=.cache/venv
-if ! "$venv/bin/python" -c 'import pyarrow, datasets, duckdb, pandas, PIL' 2>/dev/null; then
-  say "installing pyarrow, datasets and DuckDB"
+if ! "$venv/bin/python" -c 'import pyarrow, datasets, duckdb, openai, pandas, PIL' 2>/dev/null; then
+  say "installing pyarrow, datasets, DuckDB and the openai client"
   python3 -m venv "$venv"
   "$venv/bin/python" -m pip install --quiet -r tests/requirements.txt
 fi

@@ -502,6 +502,7 @@ mod tests {
                 "policy.remote.image_token_id",
                 "policy.remote.usd_per_million_prompt_tokens",
                 "policy.remote.usd_per_million_completion_tokens",
+                "policy.serve.token_file",
                 "env.browser",
                 "score.judge.key_env",
                 "score.judge.key_file",

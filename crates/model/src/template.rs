@@ -3,6 +3,7 @@
 //! A layout is written as one string a turn. Names of added tokens in it become their ids; what stands between two marks, filled-in text
 //! included, is encoded in one go, as a renderer followed by a tokenizer would, except that filled-in text is never read for marks.
 
+mod chat;
 mod layout;
 
 use std::path::{Path, PathBuf};
@@ -15,6 +16,8 @@ use sha2::{Digest, Sha256};
 use crate::config::Config;
 use crate::file::{self, FileError};
 use crate::tokenizer::Tokenizer;
+use chat::Chat;
+pub use chat::{Content, Laid};
 use layout::{Layout, Slot};
 
 /// Name of the file in a checkpoint directory; without it the defaults hold.
@@ -90,6 +93,7 @@ impl TemplateFile {
 pub struct Template {
     first_turn: Layout,
     later_turn: Layout,
+    chat: Option<Chat>,
     image: Option<ImageMarks>,
     stop: u32,
     sha256: [u8; 32],
@@ -134,7 +138,8 @@ impl Template {
             return Err(problems);
         }
         let sha256 = Sha256::digest(json!(file).to_string()).into();
-        Ok(Self { first_turn, later_turn, image, stop, sha256, tokenizer: Arc::clone(tokenizer) })
+        let chat = Chat::of(&first_turn, &later_turn);
+        Ok(Self { first_turn, later_turn, chat, image, stop, sha256, tokenizer: Arc::clone(tokenizer) })
     }
 
     /// The first prompt.

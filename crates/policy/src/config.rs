@@ -2,6 +2,7 @@
 
 mod model;
 mod remote;
+mod serve;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::grammar;
 pub use remote::{RemoteConfig, RemoteFile};
+pub use serve::{ServeConfig, ServeFile};
 
 pub use model::{AuditFile, BackendChoice, ConstrainFile, EngineFile, LayoutFile, ModelConfig, WeightsFile};
 
@@ -53,6 +55,8 @@ pub struct PolicyFile {
     pub audit: AuditFile,
     /// Whom `openai` asks.
     pub remote: RemoteFile,
+    /// An endpoint beside the policy service, for chats with `model`.
+    pub serve: ServeFile,
 }
 
 /// `[policy.grammar]` as written.
@@ -125,6 +129,8 @@ pub struct PolicyConfig {
     pub model: Option<ModelConfig>,
     /// Whom `openai` asks; there when the choice is `Openai`.
     pub remote: Option<RemoteConfig>,
+    /// Where chats are served, if anywhere.
+    pub serve: Option<ServeConfig>,
 }
 
 impl Default for PolicyFile {
@@ -147,6 +153,7 @@ impl Default for PolicyFile {
             weights: WeightsFile::default(),
             audit: AuditFile::default(),
             remote: RemoteFile::default(),
+            serve: ServeFile::default(),
         }
     }
 }
@@ -176,6 +183,7 @@ impl PolicyFile {
         if !self.checkpoint.as_os_str().is_empty() {
             self.checkpoint = base.join(self.checkpoint);
         }
+        self.serve = self.serve.resolved(base);
         self
     }
 
@@ -209,6 +217,9 @@ impl PolicyFile {
         };
         let wants_model = choice == Some(PolicyChoice::Model);
         let model = if wants_model { note_all(checked(), &mut wrong) } else { None };
+        let serve = note_all(self.serve.check(&self.kind, &self.checkpoint), &mut wrong).flatten();
+        let chat_sessions = serve.as_ref().map_or(0, |serve| serve.sessions_max);
+        let model = model.map(|model| ModelConfig { chat_sessions, ..model });
         let wants_remote = choice == Some(PolicyChoice::Openai);
         let remote = if wants_remote { note_all(self.remote.check(), &mut wrong) } else { None };
         let (Some(choice), Some(grammar), Some(sampling), Some(context)) =
@@ -231,6 +242,7 @@ impl PolicyFile {
             session: SessionSpec { grammar, sampling, context, instructions },
             model,
             remote,
+            serve,
         })
     }
 }

@@ -18,6 +18,7 @@
 mod automaton;
 mod layout;
 mod masks;
+mod schema;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -29,7 +30,9 @@ use furrow_model::tokenizer::Tokenizer;
 use furrow_rollout::{FinishReason, Grammar};
 
 use automaton::{Automaton, Node, Place};
+use layout::Builder;
 use masks::Masks;
+pub use schema::{Schema, SchemaError};
 use text::{State, Texts};
 
 /// Most ids of each free text. A text that reaches its cap is closed, and the reply ends as `grammar_cap`.
@@ -70,9 +73,15 @@ pub struct Constraint {
     automaton: Automaton,
     start: Place,
     max_tokens: u32,
-    texts: Texts,
+    texts: Arc<Texts>,
     masks: Masks,
+    /// Whether every way stays open to the end, or one.
+    keeps_all_ways: bool,
 }
+
+/// Where each id leads within a text: the same for every grammar and schema of a tokenizer.
+#[derive(Debug, Clone)]
+pub struct Letters(Arc<Texts>);
 
 /// A place in a reply.
 #[derive(Debug, Clone)]
@@ -142,6 +151,14 @@ pub enum ConstraintError {
         "two actions or words of the grammar become the same ids; the tokenizer's vocabulary is not usable"
     )]
     Ambiguous,
+    /// A schema has too many forms.
+    #[error(
+        "the schema has more than {places_max} places; make its lists shorter, with maxItems, or nest less"
+    )]
+    TooLarge {
+        /// How many there may be.
+        places_max: usize,
+    },
     /// A reply does not fit.
     #[error(
         "policy.sampling.max_tokens: {max_tokens}; a constrained reply takes at least {least} ids with this tokenizer, use {least} or more"
@@ -215,6 +232,13 @@ impl<'a> Lexicon<'a> {
     }
 }
 
+impl Letters {
+    /// Of a tokenizer. A second for 131,072 ids without optimisation.
+    pub fn of(lexicon: &Lexicon<'_>) -> Self {
+        Self(Arc::new(Texts::new(lexicon)))
+    }
+}
+
 impl Constraint {
     /// Builds the automaton and its masks. A second for 131,072 ids without optimisation: once a job.
     pub fn compile(
@@ -231,9 +255,36 @@ impl Constraint {
         if max_tokens < least {
             return Err(ConstraintError::TooFew { max_tokens, least });
         }
-        let texts = Texts::new(lexicon);
+        let texts = Arc::new(Texts::new(lexicon));
         let masks = Masks::new(&automaton, &texts, lexicon.rows);
-        Ok(Arc::new(Self { automaton, start, max_tokens, texts, masks }))
+        Ok(Arc::new(Self { automaton, start, max_tokens, texts, masks, keeps_all_ways: true }))
+    }
+
+    /// The same for a JSON schema. Its lists have an end whatever their longest form is, so one way is kept open and not all: what no longer
+    /// fits `max_tokens` is left out, and the reply ends as `grammar_cap`.
+    pub fn of_schema(
+        schema: &Schema,
+        lexicon: &Lexicon<'_>,
+        letters: &Letters,
+        max_tokens: u32,
+    ) -> Result<Arc<Self>, ConstraintError> {
+        if lexicon.stop as usize >= lexicon.rows {
+            return Err(ConstraintError::NoStop { stop: lexicon.stop, rows: lexicon.rows });
+        }
+        let mut builder = Builder::new(lexicon)?;
+        let start = schema.build(&mut builder, lexicon)?;
+        let (automaton, texts) = (builder.automaton, letters.0.clone());
+        let least = automaton.shortest(start);
+        if max_tokens < least {
+            return Err(ConstraintError::TooFew { max_tokens, least });
+        }
+        let masks = Masks::narrowed(&automaton, &texts, lexicon.rows);
+        Ok(Arc::new(Self { automaton, start, max_tokens, texts, masks, keeps_all_ways: false }))
+    }
+
+    /// Ids that are kept free so that a reply at this place comes to its end.
+    fn needed(&self, place: Place) -> u32 {
+        if self.keeps_all_ways { self.automaton.least(place) } else { self.automaton.shortest(place) }
     }
 
     /// Fewest ids that hold any reply, all texts empty: the least that `max_tokens` can be.
@@ -265,7 +316,7 @@ impl Cursor {
         let mask = match self.node() {
             Node::End => return Next::Done,
             Node::Step(edges) if edges.len() == 1 => return Next::Forced(edges[0].0),
-            Node::Step(_) => masks.step(self.place),
+            Node::Step(_) => masks.step(self.place, self.left()).0,
             Node::Text { .. } => masks.text(self.place, self.state, self.room()),
         };
         match (mask.count(), mask.first()) {
@@ -280,7 +331,12 @@ impl Cursor {
         let illegal = Illegal { id, index: self.used };
         match self.node() {
             Node::End => return Err(illegal),
-            Node::Step(edges) => self.place = follow(edges, id).ok_or(illegal)?,
+            Node::Step(edges) if edges.len() == 1 => self.place = follow(edges, id).ok_or(illegal)?,
+            Node::Step(edges) => {
+                let (open, is_all) = constraint.masks.step(self.place, self.left());
+                self.place = follow(edges, id).filter(|_| open.contains(id)).ok_or(illegal)?;
+                self.cut |= !is_all;
+            }
             Node::Text { close, cap } => match self.closing(*close, id) {
                 Some(place) => {
                     // A cap of 0 is a text that the job switched off: nothing was cut.
@@ -325,8 +381,13 @@ impl Cursor {
     /// Ids the text may still take: up to its cap, and so that what follows fits.
     fn room(&self) -> u32 {
         let Node::Text { cap, close } = self.node() else { return 0 };
-        let left = self.constraint.max_tokens - self.used - self.constraint.automaton.least(*close);
+        let left = self.left() - self.constraint.needed(*close);
         left.min(cap - self.text)
+    }
+
+    /// Ids the reply may still take.
+    fn left(&self) -> u32 {
+        self.constraint.max_tokens - self.used
     }
 }
 

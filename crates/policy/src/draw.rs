@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use furrow_model::sample::{Allowed, KEPT_MAX, Pick, Token};
+use furrow_model::tokenizer::Tokenizer;
 use furrow_rollout::{Ancestry, FinishReason, Sampling};
 use rand::rngs::ChaCha12Rng;
 use rand::{Rng, SeedableRng};
 use sha2::{Digest, Sha256};
+use tokio::sync::mpsc;
 
 use crate::constrain::{Constraint, Cursor, Illegal, Next};
 
@@ -27,6 +29,14 @@ impl Stream {
         key.update(seed.to_le_bytes());
         key.update(ancestry.sample_index.to_le_bytes());
         key.update(ancestry.group_id.as_str());
+        Self { key: key.finalize().into() }
+    }
+
+    /// Of a chat that is told a seed: the key is SHA-256 over a name and the seed as u64 little-endian.
+    pub fn of_chat(seed: u64) -> Self {
+        let mut key = Sha256::new();
+        key.update(b"furrow chat stream 1");
+        key.update(seed.to_le_bytes());
         Self { key: key.finalize().into() }
     }
 
@@ -95,6 +105,49 @@ pub struct Response {
     among: Option<Arc<Allowed>>,
     columns: Columns,
     over: Option<FinishReason>,
+    watch: Option<Watch>,
+}
+
+/// A token as whoever watches a response sees it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Watched {
+    /// The id.
+    pub id: u32,
+    /// Whole vocabulary; `None` where it was forced.
+    pub logprob: Option<f32>,
+}
+
+/// Tells of each token of a response as it comes, the stop id behind a cut one left out, and ends a free response where its text holds one
+/// of some texts.
+#[derive(Debug, Clone)]
+pub struct Watch {
+    told: mpsc::Sender<Watched>,
+    stops: Arc<[String]>,
+    tokenizer: Arc<Tokenizer>,
+    /// The last bytes, as many as can begin a text to stop at.
+    tail: Vec<u8>,
+}
+
+impl Watch {
+    /// Tells `told`, which must have room for every token of the response: nothing waits for a slow reader.
+    pub fn new(told: mpsc::Sender<Watched>, stops: Arc<[String]>, tokenizer: Arc<Tokenizer>) -> Self {
+        Self { told, stops, tokenizer, tail: Vec::new() }
+    }
+
+    /// Returns whether a text to stop at is there.
+    fn see(&mut self, id: u32, logprob: Option<f32>) -> bool {
+        // Whoever watched may be gone; the session's life tells.
+        self.told.try_send(Watched { id, logprob }).ok();
+        let Some(longest) = self.stops.iter().map(String::len).max() else { return false };
+        let vocabulary = self.tokenizer.vocabulary();
+        if !vocabulary.is_special(id) {
+            self.tail.extend(vocabulary.bytes(id).unwrap_or_default());
+        }
+        let is_there = |stop: &String| self.tail.windows(stop.len()).any(|window| window == stop.as_bytes());
+        let found = self.stops.iter().any(is_there);
+        self.tail.drain(..self.tail.len().saturating_sub(longest - 1));
+        found
+    }
 }
 
 impl Response {
@@ -115,6 +168,7 @@ impl Response {
             among: None,
             columns: Columns { kept_offsets: vec![0], ..Columns::default() },
             over: None,
+            watch: None,
         }
     }
 
@@ -124,12 +178,20 @@ impl Response {
         Self { among: Some(allowed.clone()), ..self }
     }
 
+    /// The same, with somebody who watches.
+    pub fn watched(self, watch: Watch) -> Self {
+        Self { watch: Some(watch), ..self }
+    }
+
     /// Appends every token that has no alternative now, and gives these: forced ones of the grammar, and the stop id behind a free
     /// response that reached `max_tokens`.
     pub fn force(&mut self, version: i32) -> &[u32] {
         let first = self.columns.ids.len();
         while let Some(Next::Forced(id)) = self.next() {
             self.columns.push_given(id, true, version);
+            if let Some(watch) = &mut self.watch {
+                watch.see(id, None);
+            }
             self.advance(id).unwrap_or_else(|illegal| unreachable!("the only legal id: {illegal}"));
         }
         if self.over.is_none() && self.is_cut() {
@@ -160,7 +222,8 @@ impl Response {
         let id = token.id;
         self.advance(id)?;
         self.columns.push_drawn(token, version);
-        if self.cursor.is_none() && id == self.stop {
+        let is_there = self.watch.as_mut().is_some_and(|watch| watch.see(id, Some(token.logprob)));
+        if self.cursor.is_none() && (id == self.stop || is_there) {
             self.over = Some(FinishReason::Stop);
         }
         Ok(())

@@ -25,6 +25,7 @@ mod remote;
 mod schedule;
 mod scripted;
 mod sequence;
+mod serve;
 mod service;
 mod sessions;
 pub mod sim;
@@ -36,11 +37,13 @@ mod worker;
 
 pub use config::{
     AuditFile, BackendChoice, ConstrainFile, ContextFile, EngineFile, GrammarFile, LayoutFile, ModelConfig,
-    PolicyChoice, PolicyConfig, PolicyFile, RemoteConfig, RemoteFile, SamplingFile, WeightsFile,
+    PolicyChoice, PolicyConfig, PolicyFile, RemoteConfig, RemoteFile, SamplingFile, ServeConfig, ServeFile,
+    WeightsFile,
 };
 pub use model::{Arena, Model, ModelError};
 pub use policy::{Answer, Policy, PolicyError, Session, Taken, Turn};
 pub use random::Random;
 pub use remote::Remote;
 pub use scripted::Scripted;
-pub use worker::{Report, WorkerError, run};
+pub use serve::{Endpoint, ServeError};
+pub use worker::{Listening, Report, WorkerError, run};

@@ -3,6 +3,7 @@
 mod audit;
 mod open;
 mod session;
+mod talk;
 mod weights;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,6 +30,7 @@ use session::ModelSession;
 use weights::{Loaded, Loader};
 
 pub use open::{Arena, ModelError};
+pub(crate) use talk::{Talk, Talks, Wanted};
 
 /// Runs a checkpoint.
 pub struct Model {
@@ -52,6 +54,8 @@ struct Shared {
     caps: Option<Caps>,
     /// One automaton for each grammar and length of reply that sessions were opened with.
     constraints: Mutex<Vec<Compiled>>,
+    /// What chats are led to.
+    schemas: talk::Schemas,
     /// Rows of the output head: ids below can be drawn.
     vocabulary: usize,
     /// Rows of the embedding table: ids below can be run.
@@ -160,6 +164,13 @@ impl Model {
         places: &[usize],
     ) -> Result<Vec<f32>, PolicyError> {
         audit::score(&self.shared, opening, past, step, places).await
+    }
+}
+
+impl Model {
+    /// The way to its engine for chats, which are no trajectories.
+    pub(crate) fn talks(&self) -> Talks {
+        Talks(self.shared.clone())
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use furrow_model::config::VisionConfig;
 use furrow_model::template::Template;
 use furrow_model::vision::{ImageError, ImageLimits, Resample, decode, prepare};
-use furrow_rollout::{ImageSpan, Outcome, Screenshot};
+use furrow_rollout::{ImageSpan, Outcome};
 use sha2::{Digest, Sha256};
 
 use crate::context::{Marks, Seen, Turn};
@@ -29,19 +29,16 @@ pub struct Told {
     pub outcome: String,
 }
 
-/// Decodes a screenshot and cuts it into tiles. Tens of milliseconds: not for the engine's thread nor for one that serves others.
-pub fn picture(
-    screenshot: &Screenshot,
-    config: &VisionConfig,
-    resample: Resample,
-) -> Result<Picture, ImageError> {
-    let rgb = decode(&screenshot.bytes, ImageLimits::default())?;
+/// Decodes a screenshot, or any other picture, and cuts it into tiles. Tens of milliseconds: not for the engine's thread nor for one that
+/// serves others.
+pub fn picture(encoded: &[u8], config: &VisionConfig, resample: Resample) -> Result<Picture, ImageError> {
+    let rgb = decode(encoded, ImageLimits::default())?;
     let prepared = prepare(&rgb, config, resample);
     Ok(Picture {
         grid: (prepared.grid.0 as u16, prepared.grid.1 as u16),
         tiles: prepared.tiles,
         rows_per_tile: config.rows_per_tile() as u32,
-        blob_sha256: Sha256::digest(&screenshot.bytes).into(),
+        blob_sha256: Sha256::digest(encoded).into(),
         rgb_sha256: rgb.sha256,
     })
 }

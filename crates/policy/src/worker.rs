@@ -22,11 +22,12 @@ use tonic::transport::Channel;
 
 use crate::config::{PolicyChoice, PolicyConfig};
 use crate::grammar;
-use crate::model::{Model, ModelError};
+use crate::model::{Model, ModelError, Talks};
 use crate::policy::Policy;
 use crate::random::Random;
 use crate::remote::Remote;
 use crate::scripted::Scripted;
+use crate::serve::Endpoint;
 use crate::service::Service;
 use crate::sessions::Sessions;
 
@@ -37,10 +38,12 @@ const CALL_DEADLINE: Duration = Duration::from_secs(2);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 
 /// What a worker did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Report {
     /// Sessions that were cut because the grace was over.
     pub cut_off: usize,
+    /// Chats that were.
+    pub chats_cut_off: usize,
 }
 
 /// Why a worker ended early.
@@ -74,6 +77,9 @@ pub enum WorkerError {
     /// Loading the checkpoint ended by a panic.
     #[error("loading the checkpoint ended by a panic")]
     Loading(#[source] tokio::task::JoinError),
+    /// Serving chats ended by a panic.
+    #[error("serving chats ended by a panic")]
+    Chats(#[source] tokio::task::JoinError),
     /// The policy can answer nobody any more.
     #[error("the policy failed: {why}")]
     Failed {
@@ -91,20 +97,39 @@ pub enum WorkerError {
     Listener(#[source] std::io::Error),
 }
 
-/// Serves sessions until `stop` is cancelled, then lets them end within `grace`.
+/// Where a worker is reached.
+#[derive(Debug)]
+pub struct Listening {
+    /// For sessions of trajectories.
+    pub sessions: TcpListener,
+    /// For chats, where the job has them served.
+    pub chats: Option<Endpoint>,
+}
+
+impl From<TcpListener> for Listening {
+    fn from(sessions: TcpListener) -> Self {
+        Self { sessions, chats: None }
+    }
+}
+
+/// Serves sessions, and chats where the job says so, until `stop` is cancelled, then lets them end within `grace`.
 ///
 /// With a coordinator's address the worker registers there with the address it advertises and keeps beating; without one it only serves.
 pub async fn run(
     config: PolicyConfig,
     worker: Id<PolicyWorker>,
-    listener: TcpListener,
+    listening: impl Into<Listening>,
     connect: Arc<dyn Connect>,
     coordinator: Option<String>,
     grace: Duration,
     stop: CancellationToken,
 ) -> Result<Report, WorkerError> {
+    let Listening { sessions: listener, chats } = listening.into();
     let address = listener.local_addr().map_err(WorkerError::Listener)?.to_string();
-    let policy = policy(&config).await?;
+    let (policy, talks) = policy(&config).await?;
+    let over = stop.child_token();
+    let chatting =
+        chats.zip(talks).map(|(endpoint, talks)| tokio::spawn(endpoint.serve(talks, over.clone(), grace)));
     let sessions_max = policy.places().map_or(config.sessions_max, |places| config.sessions_max.min(places));
     let config = PolicyConfig { sessions_max, ..config };
     let service = Service {
@@ -143,7 +168,7 @@ pub async fn run(
     };
     tokio::pin!(serving);
     let report = tokio::select! {
-        served = &mut serving => served.map(|()| Report { cut_off: 0 }),
+        served = &mut serving => served.map(|()| Report::default()),
         why = policy.failed() => {
             service.sessions.cut_all();
             closing.cancel();
@@ -153,29 +178,37 @@ pub async fn run(
             stop.cancel();
             let cut_off = drain(&service, grace).await;
             closing.cancel();
-            serving.await.and(outcome).map(|()| Report { cut_off })
+            serving.await.and(outcome).map(|()| Report { cut_off, ..Report::default() })
         }
     };
+    over.cancel();
+    let chatted = match chatting {
+        Some(chatting) => chatting.await.map_err(WorkerError::Chats),
+        None => Ok(0),
+    };
     policy.stop().await;
-    report
+    Ok(Report { chats_cut_off: chatted?, ..report? })
 }
 
 /// Makes the policy; a checkpoint is loaded on a thread that may take its time.
-async fn policy(config: &PolicyConfig) -> Result<Arc<dyn Policy>, WorkerError> {
-    Ok(match config.choice {
+async fn policy(config: &PolicyConfig) -> Result<(Arc<dyn Policy>, Option<Talks>), WorkerError> {
+    let policy: Arc<dyn Policy> = match config.choice {
         PolicyChoice::Scripted => Arc::new(Scripted),
         PolicyChoice::Random => Arc::new(Random),
         PolicyChoice::Model => {
             let model = config.model.clone().ok_or(WorkerError::NoModel { kind: "model" })?;
             let session = config.session.clone();
             let loading = tokio::task::spawn_blocking(move || Model::open(&model, &session));
-            Arc::new(loading.await.map_err(WorkerError::Loading)??)
+            let model = Arc::new(loading.await.map_err(WorkerError::Loading)??);
+            let talks = model.talks();
+            return Ok((model, Some(talks)));
         }
         PolicyChoice::Openai => {
             let remote = config.remote.clone().ok_or(WorkerError::NoModel { kind: "openai" })?;
             Arc::new(Remote::new(remote))
         }
-    })
+    };
+    Ok((policy, None))
 }
 
 async fn serve(

@@ -243,6 +243,20 @@ figures! {
     /// From the wish to ask to the reply.
     remote_micros: Histogram = "remote/reply_micros" in Micros;
 
+    // Chats that a policy worker serves.
+    /// Chats that got a reply.
+    serve_replies: Counter = "serve/replies" in Count;
+    /// Chats that got none: refused, late or cut.
+    serve_refusals: Counter = "serve/refusals" in Count;
+    /// Tokens of prompts.
+    serve_prompt_tokens: Counter = "serve/prompt_tokens" in Count;
+    /// Tokens of prompts that a session held already.
+    serve_cached_tokens: Counter = "serve/cached_tokens" in Count;
+    /// Tokens of replies.
+    serve_completion_tokens: Counter = "serve/completion_tokens" in Count;
+    /// From a request's head to the end of its reply.
+    serve_micros: Histogram = "serve/reply_micros" in Micros;
+
     // The process, and with it everything it started: browsers are most of a worker.
     /// CPU time of this process.
     process_cpu_micros: Counter = "process/cpu_micros" in Micros;
@@ -365,6 +379,10 @@ event_names! {
     REMOTE_ANSWERED = "remote.answered";
     /// It gave none.
     REMOTE_FAILED = "remote.failed";
+    /// A chat got a reply.
+    CHAT_ANSWERED = "chat.answered";
+    /// A chat got none.
+    CHAT_REFUSED = "chat.refused";
     /// A process stops admitting work.
     DRAINING = "process.draining";
     /// A process has finished or handed back what it had in hand.

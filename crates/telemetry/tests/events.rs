@@ -486,6 +486,24 @@ fn what_a_policy_worker_says(reader: &mut Reader) {
         &[("remote/failures", 1)],
     );
     reader.check(
+        || ChatAnswered { prompt_tokens: 90, cached_tokens: 60, completion_tokens: 12, micros: 7 }.emit(),
+        "DEBUG",
+        json!({"event": "chat.answered", "prompt_tokens": 90, "cached_tokens": 60, "completion_tokens": 12, "micros": 7}),
+        &[
+            ("serve/replies", 1),
+            ("serve/prompt_tokens", 90),
+            ("serve/cached_tokens", 60),
+            ("serve/completion_tokens", 12),
+            ("serve/reply_micros", 1),
+        ],
+    );
+    reader.check(
+        || ChatRefused { status: 429, code: "queue_full" }.emit(),
+        "DEBUG",
+        json!({"event": "chat.refused", "status": 429, "code": "queue_full"}),
+        &[("serve/refusals", 1)],
+    );
+    reader.check(
         || SessionOpened { trajectory_id, worker: "p1", policy_kind: PolicyKind::Random }.emit(),
         "INFO",
         json!({"event": "session.opened", "trajectory_id": id, "worker": "p1", "policy_kind": "random"}),

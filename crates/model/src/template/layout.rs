@@ -28,6 +28,7 @@ impl Slot {
 #[derive(Debug, Clone)]
 pub(super) struct Layout {
     sides: [Vec<Part>; 2],
+    chunks: Vec<Chunk>,
 }
 
 #[derive(Debug, Clone)]
@@ -38,8 +39,9 @@ enum Part {
     Run(Vec<Chunk>),
 }
 
+/// A piece of a layout.
 #[derive(Debug, Clone, PartialEq)]
-enum Chunk {
+pub(super) enum Chunk {
     Text(String),
     Slot(Slot),
     Mark(u32),
@@ -66,7 +68,13 @@ impl Layout {
             }
         }
         let mut sides = chunks.splitn(2, |chunk| *chunk == Chunk::Slot(Slot::Image));
-        Self { sides: std::array::from_fn(|_| parts(sides.next().unwrap_or_default(), tokenizer)) }
+        let sides = std::array::from_fn(|_| parts(sides.next().unwrap_or_default(), tokenizer));
+        Self { sides, chunks }
+    }
+
+    /// Its pieces in order.
+    pub(super) fn chunks(&self) -> &[Chunk] {
+        &self.chunks
     }
 
     /// Ids before and after the image.

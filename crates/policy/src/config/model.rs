@@ -144,6 +144,8 @@ pub struct ModelConfig {
     pub template: LayoutFile,
     /// Share of drawn tokens that are scored again by the prefill path, 0 to 1.
     pub audit_share: f64,
+    /// Places for sessions that chats have and trajectories have not.
+    pub chat_sessions: u32,
 }
 
 impl Default for EngineFile {
@@ -384,5 +386,6 @@ pub(super) fn check(
         constrain: constrain.caps(),
         template: template.clone(),
         audit_share: audit.share,
+        chat_sessions: 0,
     })
 }

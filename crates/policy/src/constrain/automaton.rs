@@ -22,6 +22,7 @@ pub(super) struct Automaton {
     nodes: Vec<Node>,
     known: HashMap<Node, Place>,
     least: Vec<u32>,
+    shortest: Vec<u32>,
     most: Vec<u32>,
 }
 
@@ -84,6 +85,11 @@ impl Automaton {
         self.least[place as usize]
     }
 
+    /// Ids to the end with every text empty, by the shortest of the other ways. Keep so many free and one way stays open.
+    pub fn shortest(&self, place: Place) -> u32 {
+        self.shortest[place as usize]
+    }
+
     /// Ids to the end with every text at its cap, by the longest way.
     pub fn most(&self, place: Place) -> u32 {
         self.most[place as usize]
@@ -94,14 +100,20 @@ impl Automaton {
             return *place;
         }
         let longest = |ends: &[u32], edges: &[(u32, Place)]| {
-            edges.iter().map(|(_, place)| ends[*place as usize] + 1).max().unwrap_or(0)
+            edges.iter().map(|(_, place)| ends[*place as usize].saturating_add(1)).max().unwrap_or(0)
         };
-        let (least, most) = match &node {
-            Node::Step(edges) => (longest(&self.least, edges), longest(&self.most, edges)),
-            Node::Text { cap, close } => (self.least(*close), self.most(*close) + cap),
-            Node::End => (0, 0),
+        let (least, shortest, most) = match &node {
+            Node::Step(edges) => {
+                let shortest = edges.iter().map(|(_, place)| self.shortest(*place) + 1).min().unwrap_or(0);
+                (longest(&self.least, edges), shortest, longest(&self.most, edges))
+            }
+            Node::Text { cap, close } => {
+                (self.least(*close), self.shortest(*close), self.most(*close).saturating_add(*cap))
+            }
+            Node::End => (0, 0, 0),
         };
         self.least.push(least);
+        self.shortest.push(shortest);
         self.most.push(most);
         self.nodes.push(node.clone());
         let place = (self.nodes.len() - 1) as Place;
@@ -126,7 +138,7 @@ mod tests {
         let Node::Step(first) = automaton.at(both).clone() else { panic!() };
         let Node::Step(second) = automaton.at(first[0].1) else { panic!() };
         assert_eq!((first.len(), second.iter().map(|(id, _)| *id).collect::<Vec<_>>()), (1, vec![2, 4]));
-        assert_eq!((automaton.least(both), automaton.most(both)), (3, 8));
+        assert_eq!((automaton.shortest(both), automaton.least(both), automaton.most(both)), (3, 3, 8));
         assert_eq!(automaton.either(both, left), Ok(both), "equal nodes are one");
         // One way ends where the other goes on: the id alone does not say which.
         let short = automaton.chain(&[1], end);

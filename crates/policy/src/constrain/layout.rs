@@ -27,7 +27,7 @@ pub(super) fn build(
     lexicon: &Lexicon<'_>,
     caps: &Caps,
 ) -> Result<(Automaton, Place), ConstraintError> {
-    let mut builder = Builder { automaton: Automaton::default(), lexicon, digits: digits(lexicon)? };
+    let mut builder = Builder::new(lexicon)?;
     let end = builder.automaton.end();
     // The end of a reply leaves one id to take: the stop id is forced.
     let stop = builder.automaton.chain(&[lexicon.stop], end);
@@ -114,8 +114,8 @@ fn digits(lexicon: &Lexicon<'_>) -> Result<Vec<Vec<(u32, String)>>, ConstraintEr
 }
 
 /// Turns parts into places, each one before those it leads to.
-struct Builder<'a, 'b> {
-    automaton: Automaton,
+pub(super) struct Builder<'a, 'b> {
+    pub automaton: Automaton,
     lexicon: &'a Lexicon<'b>,
     digits: Vec<Vec<(u32, String)>>,
 }
@@ -125,33 +125,69 @@ struct Number {
     from: u64,
     to: u64,
     next: Place,
-    seen: HashMap<String, Place>,
+    /// By what can still be written: beginnings with the same ends are one place.
+    seen: HashMap<Vec<Ends>, Place>,
+}
+
+/// How many digits may follow a beginning, and which numbers they may be.
+type Ends = (u32, u128, u128);
+
+impl<'a, 'b> Builder<'a, 'b> {
+    pub fn new(lexicon: &'a Lexicon<'b>) -> Result<Self, ConstraintError> {
+        Ok(Self { automaton: Automaton::default(), lexicon, digits: digits(lexicon)? })
+    }
 }
 
 impl Builder<'_, '_> {
+    /// This text, tokenised alone.
+    pub fn fixed(&mut self, text: &str, next: Place) -> Result<Place, ConstraintError> {
+        let ids = self.lexicon.encode_exactly(text)?;
+        Ok(self.automaton.chain(&ids, next))
+    }
+
+    /// A whole number, both ends included, without leading zeros.
+    pub fn digits_of(&mut self, from: u64, to: u64, next: Place) -> Result<Place, ConstraintError> {
+        self.number("", &mut Number { from, to, next, seen: HashMap::new() })
+    }
+
+    /// One to so many digits.
+    pub fn fraction(&mut self, digits_max: usize, next: Place) -> Result<Place, ConstraintError> {
+        let mut places = vec![next];
+        for left in 1..=digits_max {
+            let ids = self.digits.iter().take(left).enumerate();
+            let edges = ids.flat_map(|(index, ids)| ids.iter().map(move |(id, _)| (*id, index + 1)));
+            let edges: BTreeMap<u32, Place> = edges.map(|(id, taken)| (id, places[left - taken])).collect();
+            let some = self.automaton.step(edges);
+            places.push(if left < digits_max { self.either(some, next)? } else { some });
+        }
+        Ok(places[digits_max])
+    }
+
+    /// Any of these ways.
+    pub fn one_of(&mut self, ways: Vec<Place>) -> Result<Place, ConstraintError> {
+        let mut ways = ways.into_iter();
+        let first = ways.next().ok_or(ConstraintError::Ambiguous)?;
+        ways.try_fold(first, |all, way| self.either(all, way))
+    }
+
     fn parts(&mut self, parts: &[Part], next: Place) -> Result<Place, ConstraintError> {
         parts.iter().rev().try_fold(next, |next, part| self.part(part, next))
     }
 
     fn part(&mut self, part: &Part, next: Place) -> Result<Place, ConstraintError> {
         match part {
-            Part::Fixed(text) => {
-                let ids = self.lexicon.encode_exactly(text)?;
-                Ok(self.automaton.chain(&ids, next))
-            }
+            Part::Fixed(text) => self.fixed(text, next),
             Part::Words(words) => self.words(words, next),
-            Part::Number { from, to } => {
-                self.number("", &mut Number { from: *from, to: *to, next, seen: HashMap::new() })
-            }
+            Part::Number { from, to } => self.digits_of(*from, *to, next),
             Part::Text(cap) => Ok(self.automaton.text(*cap, next)),
         }
     }
 
     /// One of some words, each tokenised alone.
-    fn words(&mut self, words: &[&str], next: Place) -> Result<Place, ConstraintError> {
+    pub fn words(&mut self, words: &[impl AsRef<str>], next: Place) -> Result<Place, ConstraintError> {
         let mut all: Option<Place> = None;
         for word in words {
-            let ids = self.lexicon.encode_exactly(word)?;
+            let ids = self.lexicon.encode_exactly(word.as_ref())?;
             let way = self.automaton.chain(&ids, next);
             all = Some(match all {
                 Some(others) => self.either(others, way)?,
@@ -163,7 +199,8 @@ impl Builder<'_, '_> {
 
     /// The places of a number that begins with these digits.
     fn number(&mut self, begun: &str, number: &mut Number) -> Result<Place, ConstraintError> {
-        if let Some(place) = number.seen.get(begun) {
+        let ends = number.ends(begun);
+        if let Some(place) = number.seen.get(&ends) {
             return Ok(*place);
         }
         let mut edges = BTreeMap::new();
@@ -178,7 +215,7 @@ impl Builder<'_, '_> {
                 self.either(longer, number.next)?
             }
         };
-        number.seen.insert(begun.to_owned(), place);
+        number.seen.insert(ends, place);
         Ok(place)
     }
 
@@ -190,7 +227,7 @@ impl Builder<'_, '_> {
         grown.filter(|(_, grown)| number.begins_with(grown)).collect()
     }
 
-    fn either(&mut self, left: Place, right: Place) -> Result<Place, ConstraintError> {
+    pub fn either(&mut self, left: Place, right: Place) -> Result<Place, ConstraintError> {
         self.automaton.either(left, right).map_err(|_| ConstraintError::Ambiguous)
     }
 }
@@ -198,6 +235,20 @@ impl Builder<'_, '_> {
 impl Number {
     fn is_whole(&self, digits: &str) -> bool {
         digits.parse().is_ok_and(|value: u64| (self.from..=self.to).contains(&value))
+    }
+
+    /// What may follow these digits: for each count of further digits the numbers that they may be.
+    fn ends(&self, begun: &str) -> Vec<Ends> {
+        let digits_max = self.to.to_string().len();
+        let Ok(value) = begun.parse::<u128>() else { return Vec::new() };
+        let longer = if begun == "0" { 0 } else { digits_max.saturating_sub(begun.len()) as u32 };
+        let (from, to) = (u128::from(self.from), u128::from(self.to));
+        let ends = (0..=longer).filter_map(|digits| {
+            let (low, span) = (value * 10u128.pow(digits), 10u128.pow(digits));
+            let (least, most) = (from.max(low), to.min(low + span - 1));
+            (least <= most).then(|| (digits, least - low, most - low))
+        });
+        ends.collect()
     }
 
     /// Whether one of the numbers begins with these digits: 41 begins 41, 410 to 419, 4100 to 4199, …

@@ -11,8 +11,9 @@ use super::text::{State, Texts};
 #[derive(Debug)]
 pub(super) struct Masks {
     sets: Vec<Allowed>,
-    /// Set of each step that leaves a choice.
-    steps: HashMap<Place, usize>,
+    /// Sets of each step that leaves a choice, by the ids that must be left for each: with fewer, fewer ways are open. One where every
+    /// way always is.
+    steps: HashMap<Place, Vec<(u32, usize)>>,
     /// Sets of each text: by state, then by room from 0 to where more room changes nothing.
     texts: HashMap<Place, TextSets>,
 }
@@ -21,19 +22,44 @@ pub(super) struct Masks {
 type TextSets = [Option<Vec<usize>>; State::COUNT];
 
 impl Masks {
-    /// Makes the sets of all places.
+    /// Makes the sets of all places of an automaton whose ways are all kept open.
     pub fn new(automaton: &Automaton, texts: &Texts, vocabulary: usize) -> Self {
+        Self::of(automaton, texts, vocabulary, |_| 0)
+    }
+
+    /// Makes the sets of all places of an automaton of which one way is kept open.
+    pub fn narrowed(automaton: &Automaton, texts: &Texts, vocabulary: usize) -> Self {
+        Self::of(automaton, texts, vocabulary, |place| automaton.shortest(place) + 1)
+    }
+
+    /// `needed`: ids that must be left for a way to be open.
+    fn of(automaton: &Automaton, texts: &Texts, vocabulary: usize, needed: impl Fn(Place) -> u32) -> Self {
         let mut masks = Self { sets: Vec::new(), steps: HashMap::new(), texts: HashMap::new() };
         let open = masks.add_texts(texts);
+        // Steps of the same ids have the same set, and texts that are closed by the same ids the same sets.
+        let (mut known, mut closed) = (HashMap::new(), HashMap::new());
         for (node, place) in automaton.nodes().iter().zip(0..) {
             match node {
                 Node::Step(edges) if edges.len() > 1 => {
-                    let set = masks.add(of(edges, vocabulary));
-                    masks.steps.insert(place, set);
+                    let mut needs: Vec<u32> = edges.iter().map(|(_, place)| needed(*place)).collect();
+                    needs.sort_unstable();
+                    needs.dedup();
+                    let sets = needs.into_iter().map(|need| {
+                        let open = edges.iter().filter(|(_, place)| needed(*place) <= need);
+                        let ids: Vec<u32> = open.map(|(id, _)| *id).collect();
+                        (need, *known.entry(ids).or_insert_with_key(|ids| masks.add(of(ids, vocabulary))))
+                    });
+                    let sets = sets.collect();
+                    masks.steps.insert(place, sets);
                 }
                 Node::Text { close, .. } => {
-                    let sets = masks.add_closing(&open, automaton.at(*close), vocabulary);
-                    masks.texts.insert(place, sets);
+                    let ids: Vec<u32> = match automaton.at(*close) {
+                        Node::Step(edges) => edges.iter().map(|(id, _)| *id).collect(),
+                        Node::Text { .. } | Node::End => Vec::new(),
+                    };
+                    let sets =
+                        closed.entry(ids).or_insert_with_key(|ids| masks.add_closing(&open, ids, vocabulary));
+                    masks.texts.insert(place, sets.clone());
                 }
                 Node::Step(_) | Node::End => {}
             }
@@ -41,9 +67,11 @@ impl Masks {
         masks
     }
 
-    /// Legal ids of a step that leaves a choice.
-    pub fn step(&self, place: Place) -> &Allowed {
-        &self.sets[self.steps[&place]]
+    /// Legal ids of a step that leaves a choice, and whether they are all of them, where so many ids are left.
+    pub fn step(&self, place: Place, left: u32) -> (&Allowed, bool) {
+        let sets = &self.steps[&place];
+        let open = sets.partition_point(|(need, _)| *need <= left).max(1);
+        (&self.sets[sets[open - 1].1], open == sets.len())
     }
 
     /// Legal ids within a text that may take `room` more ids before it is closed. A state other than plain has the room to come back.
@@ -68,11 +96,10 @@ impl Masks {
     }
 
     /// Where nothing is open the text may be closed as well.
-    fn add_closing(&mut self, open: &TextSets, close: &Node, vocabulary: usize) -> TextSets {
-        let Node::Step(edges) = close else { return open.clone() };
+    fn add_closing(&mut self, open: &TextSets, ids: &[u32], vocabulary: usize) -> TextSets {
         let mut sets = open.clone();
         for set in sets[State::Plain as usize].iter_mut().flatten() {
-            let mut closing = of(edges, vocabulary);
+            let mut closing = of(ids, vocabulary);
             closing.extend(self.sets[*set].iter());
             *set = self.add(closing);
         }
@@ -87,8 +114,8 @@ impl Masks {
     }
 }
 
-fn of(edges: &[(u32, Place)], vocabulary: usize) -> Allowed {
+fn of(ids: &[u32], vocabulary: usize) -> Allowed {
     let mut allowed = Allowed::new(vocabulary);
-    allowed.extend(edges.iter().map(|(id, _)| *id));
+    allowed.extend(ids.iter().copied());
     allowed
 }

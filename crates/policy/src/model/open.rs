@@ -98,6 +98,22 @@ pub enum ModelError {
         /// The share that was asked for.
         share: f64,
     },
+    /// Chats would take every place there is.
+    #[error(
+        "policy.serve.sessions_max: {wanted}; the engine has {places} places for sessions in all and one at least is for trajectories: \
+         set aside fewer, or raise policy.engine.state_slots or policy.engine.parked_bytes"
+    )]
+    NoPlaceToServe {
+        /// Places that chats should have.
+        wanted: u32,
+        /// Places in all.
+        places: u32,
+    },
+    /// The template has no form for a chat.
+    #[error(
+        "policy.template.first_turn: {{instructions}} must stand first for policy.serve, with {{task}} and {{image}} behind it"
+    )]
+    NoChat,
     /// The grammar cannot be enforced.
     #[error("policy.constrain: {0}")]
     Constraint(#[from] ConstraintError),
@@ -168,6 +184,13 @@ impl Model {
         if places == 0 {
             return Err(ModelError::NoPlaceToAudit { share: config.audit_share });
         }
+        let all = places;
+        let Some(places) = all.checked_sub(config.chat_sessions).filter(|places| *places > 0) else {
+            return Err(ModelError::NoPlaceToServe { wanted: config.chat_sessions, places: all });
+        };
+        if config.chat_sessions > 0 && !template.has_chat() {
+            return Err(ModelError::NoChat);
+        }
         let (events, receiver) = mpsc::channel(EVENTS_MAX);
         let running = std::thread::Builder::new().name("furrow-engine".into());
         let engine = running.spawn(move || drop(engine.run(receiver))).map_err(ModelError::Thread)?;
@@ -184,6 +207,7 @@ impl Model {
             resample: config.resample,
             caps: config.constrain.clone(),
             constraints: Mutex::default(),
+            schemas: Default::default(),
             vocabulary,
             embedding_rows,
             context_tokens_max: settings.context_tokens_max,

@@ -114,7 +114,7 @@ impl ModelSession {
     async fn picture(&self, step: u32, screenshot: &Screenshot) -> Result<Arc<Picture>, PolicyError> {
         let (shared, screenshot) = (self.shared.clone(), screenshot.clone());
         let preparing = tokio::task::spawn_blocking(move || {
-            prompt::picture(&screenshot, &shared.vision, shared.resample).map_err(|why| why.to_string())
+            prompt::picture(&screenshot.bytes, &shared.vision, shared.resample).map_err(|why| why.to_string())
         });
         let prepared = preparing.await.unwrap_or_else(|why| Err(why.to_string()));
         prepared.map(Arc::new).map_err(|why| PolicyError::Screenshot { step, why })

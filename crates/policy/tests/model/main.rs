@@ -3,6 +3,7 @@
 
 mod alone;
 mod audit;
+mod chats;
 mod claims;
 mod doors;
 mod ground;

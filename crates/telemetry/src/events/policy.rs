@@ -107,6 +107,52 @@ pub struct RemoteFailed<'a> {
     pub reason: &'a str,
 }
 
+/// A chat got a reply.
+#[derive(Debug)]
+pub struct ChatAnswered {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u64,
+    /// Of these, what its session held already.
+    pub cached_tokens: u64,
+    /// Tokens of the reply.
+    pub completion_tokens: u64,
+    /// From the request's head to the end of the reply.
+    pub micros: u64,
+}
+
+/// A chat got no reply.
+#[derive(Debug)]
+pub struct ChatRefused {
+    /// HTTP status.
+    pub status: u16,
+    /// Why, in a word.
+    pub code: &'static str,
+}
+
+impl ChatAnswered {
+    /// Logs and counts.
+    pub fn emit(self) {
+        let Self { prompt_tokens, cached_tokens, completion_tokens, micros } = self;
+        let event = event::CHAT_ANSWERED;
+        debug!(event, prompt_tokens, cached_tokens, completion_tokens, micros, "a chat was answered");
+        let figures = figures();
+        figures.serve_replies.add(1);
+        figures.serve_prompt_tokens.add(prompt_tokens);
+        figures.serve_cached_tokens.add(cached_tokens);
+        figures.serve_completion_tokens.add(completion_tokens);
+        figures.serve_micros.record(micros);
+    }
+}
+
+impl ChatRefused {
+    /// Logs and counts. Anybody can be refused: the line is no warning.
+    pub fn emit(self) {
+        let Self { status, code } = self;
+        debug!(event = event::CHAT_REFUSED, status, code, "a chat was refused");
+        figures().serve_refusals.add(1);
+    }
+}
+
 impl RemoteAnswered {
     /// Logs and counts.
     pub fn emit(self) {

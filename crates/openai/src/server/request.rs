@@ -1,0 +1,713 @@
+//! The door for a request: what it asks for, or which of its keys is wrong and what would be right.
+
+use base64::Engine;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use bytes::Bytes;
+use serde_json::{Map, Value};
+
+use super::ApiError;
+use crate::chat::Role;
+
+/// What a request may hold at most. Its bytes were counted before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChatLimits {
+    /// Messages.
+    pub messages_max: usize,
+    /// Pictures of all messages.
+    pub images_max: usize,
+    /// Bytes of one picture.
+    pub image_bytes_max: usize,
+    /// Tokens of a reply.
+    pub max_tokens: u32,
+}
+
+/// A request, checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChatRequest {
+    /// Which model is asked.
+    pub model: String,
+    /// What was said. Begins with a user's message, perhaps behind one of the system's; ends with a user's.
+    pub said: Vec<Said>,
+    /// How tokens are drawn.
+    pub sampled: Sampled,
+    /// Most tokens of the reply, if the request says.
+    pub max_tokens: Option<u32>,
+    /// Texts that end the reply and are no part of it.
+    pub stop: Vec<String>,
+    /// What the reply must be.
+    pub format: Format,
+    /// Whether log-probs are asked for.
+    pub logprobs: bool,
+    /// Whether token ids are asked for; vLLM's word.
+    pub return_token_ids: bool,
+    /// Whether it comes in parts.
+    pub stream: bool,
+    /// Whether a stream ends with what it took.
+    pub include_usage: bool,
+    /// Under which name the state is kept for the next request. An extension.
+    pub session_id: Option<String>,
+}
+
+/// How tokens are drawn.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sampled {
+    /// 0 is greedy.
+    pub temperature: f32,
+    /// Nucleus; 1 keeps all.
+    pub top_p: f32,
+    /// 0 keeps all. An extension.
+    pub top_k: u32,
+    /// 0 keeps all. An extension.
+    pub min_p: f32,
+    /// The same seed draws the same.
+    pub seed: Option<u64>,
+}
+
+/// One message.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Said {
+    /// Whose.
+    pub role: Role,
+    /// Its texts and pictures in order; a system's or an assistant's holds texts alone.
+    pub parts: Vec<Part>,
+    /// Ids of an assistant's message, as it was told them: they are taken as they are, and its text is not tokenised anew. An extension.
+    pub token_ids: Option<Vec<u32>>,
+}
+
+/// A part of a message.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Part {
+    /// Words.
+    Text(String),
+    /// A picture, PNG or JPEG, as it was encoded.
+    Image(Bytes),
+}
+
+/// What a reply must be.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Format {
+    /// Anything.
+    Text,
+    /// An object.
+    JsonObject,
+    /// What this schema says.
+    JsonSchema(Value),
+}
+
+/// Keys that change nothing here, whatever they say.
+const IDLE: [&str; 4] = ["user", "metadata", "safety_identifier", "prompt_cache_key"];
+/// Keys that may say one thing, or nothing.
+const FIXED: [(&str, &str); 9] = [
+    ("n", "1"),
+    ("frequency_penalty", "0"),
+    ("presence_penalty", "0"),
+    ("top_logprobs", "0"),
+    ("store", "false"),
+    ("service_tier", "\"auto\""),
+    ("modalities", "[\"text\"]"),
+    ("parallel_tool_calls", "true"),
+    ("tool_choice", "\"none\""),
+];
+const STOPS_MAX: usize = 4;
+const STOP_BYTES_MAX: usize = 256;
+const SESSION_CHARS_MAX: usize = 128;
+
+type Checked<T> = Result<T, ApiError>;
+
+impl ChatRequest {
+    /// Reads the body of a request, or says what is wrong with it first.
+    pub fn read(body: &[u8], limits: &ChatLimits) -> Checked<Self> {
+        let value: Value = serde_json::from_slice(body).map_err(|why| ApiError {
+            param: None,
+            ..ApiError::invalid("", format!("the body is no JSON: {why}"))
+        })?;
+        let Value::Object(map) = value else {
+            return Err(ApiError { param: None, ..ApiError::invalid("", "the body is no JSON object") });
+        };
+        let mut keys = Keys { path: String::new(), map };
+        let request = Self::take(&mut keys, limits)?;
+        keys.finish(&IDLE, &FIXED)?;
+        Ok(request)
+    }
+
+    fn take(keys: &mut Keys, limits: &ChatLimits) -> Checked<Self> {
+        let model = keys.text("model")?.ok_or_else(|| keys.missing("model"))?;
+        let said = messages(keys, limits)?;
+        let sampled = Sampled {
+            temperature: keys.number("temperature", 0.0, 100.0)?.unwrap_or(1.0) as f32,
+            top_p: keys.number("top_p", f64::from(f32::MIN_POSITIVE), 1.0)?.unwrap_or(1.0) as f32,
+            top_k: top_k(keys)?,
+            min_p: keys.number("min_p", 0.0, 1.0)?.unwrap_or(0.0) as f32,
+            seed: keys.whole("seed", i64::MIN, i64::MAX)?.map(|seed| seed as u64),
+        };
+        let max_tokens = max_tokens(keys, limits.max_tokens)?;
+        let stop = stop(keys)?;
+        let format = format(keys)?;
+        let logprobs = keys.flag("logprobs")?;
+        let return_token_ids = keys.flag("return_token_ids")?;
+        let stream = keys.flag("stream")?;
+        let include_usage = match keys.object("stream_options")? {
+            None => false,
+            Some(_) if !stream => {
+                return Err(ApiError::invalid("stream_options", "stream_options are for stream = true"));
+            }
+            Some(mut options) => {
+                let included = options.flag("include_usage")?;
+                options.finish(&[], &[("include_obfuscation", "false")])?;
+                included
+            }
+        };
+        let session_id = session_id(keys)?;
+        if logprobs && ![0.0, 1.0].contains(&sampled.temperature) {
+            return Err(ApiError::unsupported(
+                "logprobs",
+                "log-probs are told at temperature 0 or 1, where they are the log-softmax of the logits",
+            ));
+        }
+        if logprobs && format != Format::Text {
+            return Err(ApiError::unsupported(
+                "logprobs",
+                "tokens that a response_format forces are not drawn and have no log-prob; ask for one or the other",
+            ));
+        }
+        if !stop.is_empty() && format != Format::Text {
+            return Err(ApiError::unsupported(
+                "stop",
+                "a text to stop at would cut what response_format promises; ask for one or the other",
+            ));
+        }
+        Ok(Self {
+            model,
+            said,
+            sampled,
+            max_tokens,
+            stop,
+            format,
+            logprobs,
+            return_token_ids,
+            stream,
+            include_usage,
+            session_id,
+        })
+    }
+}
+
+/// vLLM says -1 for all.
+fn top_k(keys: &mut Keys) -> Checked<u32> {
+    Ok(keys.whole("top_k", -1, 1 << 30)?.map_or(0, |k| k.max(0) as u32))
+}
+
+fn max_tokens(keys: &mut Keys, most: u32) -> Checked<Option<u32>> {
+    let mut read = |key| {
+        let value = keys.whole(key, 1, i64::from(u32::MAX))?;
+        match value.filter(|value| *value > i64::from(most)) {
+            Some(value) => Err(ApiError::invalid(key, format!("{key} is {value}; use at most {most}"))),
+            None => Ok(value.map(|value| value as u32)),
+        }
+    };
+    match (read("max_tokens")?, read("max_completion_tokens")?) {
+        (Some(old), Some(new)) if old != new => Err(ApiError::invalid(
+            "max_tokens",
+            format!("max_tokens is {old} and max_completion_tokens {new}; they mean the same, give one"),
+        )),
+        (old, new) => Ok(new.or(old)),
+    }
+}
+
+fn stop(keys: &mut Keys) -> Checked<Vec<String>> {
+    let wrong = || {
+        ApiError::invalid(
+            "stop",
+            format!("stop is a text or up to {STOPS_MAX} of them, each of 1 to {STOP_BYTES_MAX} bytes"),
+        )
+    };
+    let texts = match keys.take("stop") {
+        None => return Ok(Vec::new()),
+        Some(Value::String(text)) => vec![text],
+        Some(Value::Array(list)) => list
+            .into_iter()
+            .map(|text| if let Value::String(text) = text { Ok(text) } else { Err(wrong()) })
+            .collect::<Checked<Vec<String>>>()?,
+        Some(_) => return Err(wrong()),
+    };
+    let is_right = |text: &String| (1..=STOP_BYTES_MAX).contains(&text.len());
+    if texts.len() <= STOPS_MAX && texts.iter().all(is_right) { Ok(texts) } else { Err(wrong()) }
+}
+
+fn format(keys: &mut Keys) -> Checked<Format> {
+    let Some(mut asked) = keys.object("response_format")? else { return Ok(Format::Text) };
+    let kind = asked.text("type")?.ok_or_else(|| asked.missing("type"))?;
+    let format = match kind.as_str() {
+        "text" => Format::Text,
+        "json_object" => Format::JsonObject,
+        "json_schema" => {
+            let mut named = asked.object("json_schema")?.ok_or_else(|| asked.missing("json_schema"))?;
+            let schema = named.take("schema").ok_or_else(|| named.missing("schema"))?;
+            named.finish(&["name", "description", "strict"], &[])?;
+            Format::JsonSchema(schema)
+        }
+        other => {
+            let message =
+                format!("response_format.type is {:?}; use text, json_object or json_schema", cut(other));
+            return Err(ApiError::invalid("response_format.type", message));
+        }
+    };
+    asked.finish(&[], &[])?;
+    Ok(format)
+}
+
+fn session_id(keys: &mut Keys) -> Checked<Option<String>> {
+    let Some(name) = keys.text("session_id")? else { return Ok(None) };
+    let is_right = (1..=SESSION_CHARS_MAX).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte));
+    if is_right {
+        return Ok(Some(name));
+    }
+    let right = format!("session_id has 1 to {SESSION_CHARS_MAX} letters, digits and . _ : -");
+    Err(ApiError::invalid("session_id", right))
+}
+
+fn messages(keys: &mut Keys, limits: &ChatLimits) -> Checked<Vec<Said>> {
+    let list = match keys.take("messages") {
+        Some(Value::Array(list)) => list,
+        Some(_) => return Err(ApiError::invalid("messages", "messages is a list")),
+        None => return Err(keys.missing("messages")),
+    };
+    if list.is_empty() || list.len() > limits.messages_max {
+        let (count, most) = (list.len(), limits.messages_max);
+        return Err(ApiError::invalid("messages", format!("there are {count} messages; send 1 to {most}")));
+    }
+    let mut images_left = limits.images_max;
+    let mut said = Vec::with_capacity(list.len());
+    for (index, message) in list.into_iter().enumerate() {
+        let path = format!("messages[{index}]");
+        let Value::Object(map) = message else {
+            return Err(ApiError::invalid(path, "a message is an object with role and content"));
+        };
+        said.push(message_of(&mut Keys { path, map }, limits, &mut images_left)?);
+    }
+    in_turn(&said)?;
+    Ok(said)
+}
+
+/// The template knows a system's message at the head, then turns of user and assistant, the last one the user's.
+fn in_turn(said: &[Said]) -> Checked<()> {
+    let mut before = Role::System;
+    for (index, Said { role, .. }) in said.iter().enumerate() {
+        let wrong = match (before, role) {
+            _ if index == 0 => {
+                (*role == Role::Assistant).then_some("the first message is the system's or a user's")
+            }
+            (_, Role::System) => Some("a system message is the first one, and there is one at most"),
+            (Role::System | Role::Assistant, Role::Assistant) => {
+                Some("an assistant's message answers a user's")
+            }
+            _ => None,
+        };
+        if let Some(why) = wrong {
+            return Err(ApiError::unsupported(format!("messages[{index}].role"), why));
+        }
+        before = *role;
+    }
+    if before != Role::User {
+        let last = said.len() - 1;
+        return Err(ApiError::unsupported(
+            format!("messages[{last}].role"),
+            "the last message is a user's: a reply is not gone on with",
+        ));
+    }
+    Ok(())
+}
+
+fn message_of(keys: &mut Keys, limits: &ChatLimits, images_left: &mut usize) -> Checked<Said> {
+    let role = keys.text("role")?.ok_or_else(|| keys.missing("role"))?;
+    let role = match role.as_str() {
+        "system" | "developer" => Role::System,
+        "user" => Role::User,
+        "assistant" => Role::Assistant,
+        other => {
+            let message = format!("role {:?} is not supported; use system, user or assistant", cut(other));
+            return Err(ApiError::unsupported(keys.at("role"), message));
+        }
+    };
+    let parts = match keys.take("content") {
+        Some(Value::String(text)) => vec![Part::Text(text)],
+        Some(Value::Array(list)) if !list.is_empty() => {
+            let mut parts = Vec::with_capacity(list.len().min(64));
+            for (index, part) in list.into_iter().enumerate() {
+                let path = keys.at(&format!("content[{index}]"));
+                let Value::Object(map) = part else {
+                    return Err(ApiError::invalid(path, "a part is an object with a type"));
+                };
+                parts.push(part_of(&mut Keys { path, map }, role, limits, images_left)?);
+            }
+            parts
+        }
+        Some(_) => {
+            return Err(ApiError::invalid(
+                keys.at("content"),
+                "content is a text or a list of parts, at least one",
+            ));
+        }
+        None => return Err(keys.missing("content")),
+    };
+    let token_ids = match keys.take("token_ids") {
+        None => None,
+        Some(_) if role != Role::Assistant => {
+            return Err(ApiError::invalid(keys.at("token_ids"), "token_ids are of an assistant's message"));
+        }
+        Some(ids) => match serde_json::from_value::<Vec<u32>>(ids) {
+            Ok(ids) if !ids.is_empty() => Some(ids),
+            _ => {
+                return Err(ApiError::invalid(
+                    keys.at("token_ids"),
+                    "token_ids is a list of ids, as it was told",
+                ));
+            }
+        },
+    };
+    keys.finish(&[], &[])?;
+    Ok(Said { role, parts, token_ids })
+}
+
+fn part_of(keys: &mut Keys, role: Role, limits: &ChatLimits, images_left: &mut usize) -> Checked<Part> {
+    let kind = keys.text("type")?.ok_or_else(|| keys.missing("type"))?;
+    let part = match kind.as_str() {
+        "text" => Part::Text(keys.text("text")?.ok_or_else(|| keys.missing("text"))?),
+        "image_url" if role != Role::User => {
+            return Err(ApiError::unsupported(keys.at("type"), "pictures are shown by the user"));
+        }
+        "image_url" => {
+            let mut image = keys.object("image_url")?.ok_or_else(|| keys.missing("image_url"))?;
+            let url = image.text("url")?.ok_or_else(|| image.missing("url"))?;
+            // All pictures are cut as the checkpoint's processor cuts them.
+            image.finish(&["detail"], &[])?;
+            *images_left = images_left.checked_sub(1).ok_or_else(|| {
+                let most = limits.images_max;
+                ApiError::invalid(keys.at("image_url"), format!("there are more than {most} pictures"))
+            })?;
+            picture(&url, limits.image_bytes_max)
+                .map(Part::Image)
+                .map_err(|why| ApiError::invalid(keys.at("image_url.url"), why))?
+        }
+        other => {
+            let message = format!("parts of type {:?} are not supported; use text or image_url", cut(other));
+            return Err(ApiError::unsupported(keys.at("type"), message));
+        }
+    };
+    keys.finish(&[], &[])?;
+    Ok(part)
+}
+
+/// The bytes of a data URL. Nothing is ever fetched: an address of a network would have this server call it.
+fn picture(url: &str, bytes_max: usize) -> Result<Bytes, String> {
+    const RIGHT: &str = "send the picture itself, as data:image/png;base64,… or data:image/jpeg;base64,…";
+    let Some(data) = url.strip_prefix("data:") else {
+        return Err(format!("pictures are not fetched from addresses; {RIGHT}"));
+    };
+    let (head, encoded) = data.split_once(',').ok_or_else(|| format!("this is no data URL; {RIGHT}"))?;
+    if !["image/png;base64", "image/jpeg;base64", "image/jpg;base64"]
+        .contains(&head.to_ascii_lowercase().as_str())
+    {
+        return Err(format!("this data URL is of {:?}; {RIGHT}", cut(head)));
+    }
+    // Four letters are three bytes.
+    if encoded.len() / 4 * 3 > bytes_max.saturating_add(3) {
+        return Err(format!("a picture has at most {bytes_max} bytes"));
+    }
+    let config = GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
+    let bytes =
+        GeneralPurpose::new(&STANDARD, config).decode(encoded).map_err(|why| format!("no base64: {why}"))?;
+    match bytes.len() {
+        0 => Err("the picture is empty".to_owned()),
+        length if length > bytes_max => Err(format!("a picture has at most {bytes_max} bytes")),
+        _ => Ok(Bytes::from(bytes)),
+    }
+}
+
+/// An object of the request whose keys are taken out one by one; what is left at the end is unknown.
+struct Keys {
+    path: String,
+    map: Map<String, Value>,
+}
+
+impl Keys {
+    fn at(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+
+    fn missing(&self, key: &str) -> ApiError {
+        ApiError::invalid(self.at(key), format!("{} is missing", self.at(key)))
+    }
+
+    /// A null stands for nothing.
+    fn take(&mut self, key: &str) -> Option<Value> {
+        self.map.remove(key).filter(|value| !value.is_null())
+    }
+
+    fn wrong(&self, key: &str, right: &str) -> ApiError {
+        ApiError::invalid(self.at(key), format!("{} is {right}", self.at(key)))
+    }
+
+    fn text(&mut self, key: &str) -> Checked<Option<String>> {
+        match self.take(key) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => Err(self.wrong(key, "a text")),
+        }
+    }
+
+    fn flag(&mut self, key: &str) -> Checked<bool> {
+        match self.take(key) {
+            None => Ok(false),
+            Some(Value::Bool(flag)) => Ok(flag),
+            Some(_) => Err(self.wrong(key, "true or false")),
+        }
+    }
+
+    fn number(&mut self, key: &str, from: f64, to: f64) -> Checked<Option<f64>> {
+        let Some(value) = self.take(key) else { return Ok(None) };
+        match value.as_f64().filter(|number| (from..=to).contains(number)) {
+            Some(number) => Ok(Some(number)),
+            None => Err(self.wrong(key, &format!("a number of {from:.0} to {to}"))),
+        }
+    }
+
+    fn whole(&mut self, key: &str, from: i64, to: i64) -> Checked<Option<i64>> {
+        let Some(value) = self.take(key) else { return Ok(None) };
+        match value.as_i64().filter(|number| (from..=to).contains(number)) {
+            Some(number) => Ok(Some(number)),
+            None => Err(self.wrong(key, &format!("a whole number of {from} to {to}"))),
+        }
+    }
+
+    fn object(&mut self, key: &str) -> Checked<Option<Self>> {
+        match self.take(key) {
+            None => Ok(None),
+            Some(Value::Object(map)) => Ok(Some(Self { path: self.at(key), map })),
+            Some(_) => Err(self.wrong(key, "an object")),
+        }
+    }
+
+    /// Refuses what is left, but for `idle` keys, for `fixed` ones that say what they must, and for what says nothing.
+    fn finish(&mut self, idle: &[&str], fixed: &[(&str, &str)]) -> Checked<()> {
+        for (key, value) in std::mem::take(&mut self.map) {
+            let says_nothing = value.is_null()
+                || value.as_array().is_some_and(Vec::is_empty)
+                || value.as_object().is_some_and(Map::is_empty);
+            if says_nothing || idle.contains(&key.as_str()) {
+                continue;
+            }
+            let at = self.at(cut(&key));
+            match fixed.iter().find(|(name, _)| *name == key) {
+                Some((_, only)) if is_same(&value, only) => {}
+                Some((_, only)) => {
+                    return Err(ApiError::unsupported(&at, format!("{at} can only be {only} here")));
+                }
+                None => return Err(ApiError::unsupported(&at, format!("{at} is not supported here"))),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a value is this JSON; numbers by their value.
+fn is_same(value: &Value, only: &str) -> bool {
+    let only: Value = serde_json::from_str(only).unwrap_or_default();
+    match (value.as_f64(), only.as_f64()) {
+        (Some(value), Some(only)) => value == only,
+        _ => *value == only,
+    }
+}
+
+/// The first characters of a text that comes from outside.
+fn cut(text: &str) -> &str {
+    let end = text.char_indices().nth(40).map_or(text.len(), |(at, _)| at);
+    &text[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const LIMITS: ChatLimits =
+        ChatLimits { messages_max: 4, images_max: 1, image_bytes_max: 6, max_tokens: 100 };
+
+    fn read(value: &Value) -> Checked<ChatRequest> {
+        ChatRequest::read(value.to_string().as_bytes(), &LIMITS)
+    }
+
+    /// A request with a key replaced.
+    fn with(key: &str, value: Value) -> Value {
+        let mut request = json!({ "model": "m", "messages": [{ "role": "user", "content": "hi" }] });
+        request[key] = value;
+        request
+    }
+
+    #[track_caller]
+    fn check(key: &str, value: Value, want: Option<&str>) {
+        let shown = value.to_string();
+        let got = read(&with(key, value));
+        let param = got.as_ref().err().map(|error| error.param.clone().unwrap_or_default());
+        assert_eq!(param.as_deref(), want, "{key} = {shown}: {got:?}");
+        if let Err(error) = got {
+            assert_eq!((error.status, error.kind), (400, "invalid_request_error"));
+            assert!(error.message.len() < 300, "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_done_is_refused_by_its_name() {
+        let fine = [
+            ("n", json!(1)),
+            ("n", Value::Null),
+            ("temperature", json!(0)),
+            ("frequency_penalty", json!(0.0)),
+            ("tools", json!([])),
+            ("logit_bias", json!({})),
+            ("user", json!("somebody")),
+            ("metadata", json!({ "a": "b" })),
+            ("top_k", json!(-1)),
+            ("seed", json!(-5)),
+            ("max_tokens", json!(100)),
+            ("stop", json!(["a", "b"])),
+            ("response_format", json!({ "type": "text" })),
+            ("session_id", json!("a-b_c.D:9")),
+        ];
+        for (key, value) in fine {
+            check(key, value, None);
+        }
+        let wrong = [
+            ("n", json!(2)),
+            ("temperature", json!("hot")),
+            ("temperature", json!(-0.1)),
+            ("top_p", json!(0)),
+            ("top_p", json!(1.5)),
+            ("top_k", json!(1.5)),
+            ("seed", json!("x")),
+            ("max_tokens", json!(0)),
+            ("max_tokens", json!(101)),
+            ("max_completion_tokens", json!(101)),
+            ("stop", json!("")),
+            ("stop", json!(["a", "b", "c", "d", "e"])),
+            ("stop", json!([1])),
+            ("top_logprobs", json!(3)),
+            ("tools", json!([{ "type": "function" }])),
+            ("logit_bias", json!({ "5": 1 })),
+            ("presence_penalty", json!(0.5)),
+            ("stream", json!(1)),
+            ("stream_options", json!({ "include_usage": true })),
+            ("session_id", json!("a b")),
+            ("session_id", json!("")),
+            ("session_id", json!("x".repeat(129))),
+            ("reasoning_effort", json!("high")),
+            ("surprise", json!(true)),
+            ("model", json!(7)),
+            ("model", Value::Null),
+            ("messages", json!("hi")),
+            ("messages", json!([])),
+            ("messages", json!([{}, {}, {}, {}, {}])),
+        ];
+        for (key, value) in wrong {
+            check(key, value, Some(key));
+        }
+        check("response_format", json!({ "type": "xml" }), Some("response_format.type"));
+        check("response_format", json!({ "type": "json_schema" }), Some("response_format.json_schema"));
+        check(
+            "response_format",
+            json!({ "type": "json_schema", "json_schema": { "name": "n" } }),
+            Some("response_format.json_schema.schema"),
+        );
+        let both = json!({ "model": "m", "messages": [{ "role": "user", "content": "" }], "max_tokens": 2, "max_completion_tokens": 3 });
+        assert_eq!(read(&both).unwrap_err().param.as_deref(), Some("max_tokens"));
+        for (temperature, format, is_right) in [
+            (0.0, json!({ "type": "text" }), true),
+            (1.0, Value::Null, true),
+            (0.7, Value::Null, false),
+            (1.0, json!({ "type": "json_object" }), false),
+        ] {
+            let mut asked = with("logprobs", json!(true));
+            asked["temperature"] = json!(temperature);
+            asked["response_format"] = format;
+            assert_eq!(read(&asked).is_ok(), is_right, "{asked}");
+        }
+    }
+
+    #[test]
+    fn messages_are_read_in_their_order() {
+        let url = "data:image/png;base64,iVBORy4u";
+        let image = |url: &str| json!({ "type": "image_url", "image_url": { "url": url, "detail": "high" } });
+        let text = json!({ "type": "text", "text": "t" });
+        let user = |content: Value| json!({ "role": "user", "content": content });
+        let assistant = json!({ "role": "assistant", "content": "a", "refusal": null, "annotations": [] });
+        let system = json!({ "role": "developer", "content": "s" });
+        let read = read(&with(
+            "messages",
+            json!([system, user(json!([image(url), text])), assistant, user(json!("u"))]),
+        ));
+        let of = |role, parts| Said { role, parts, token_ids: None };
+        let words = |text: &str| Part::Text(text.into());
+        let want = [
+            of(Role::System, vec![words("s")]),
+            of(Role::User, vec![Part::Image(Bytes::from_static(b"\x89PNG..")), words("t")]),
+            of(Role::Assistant, vec![words("a")]),
+            of(Role::User, vec![words("u")]),
+        ];
+        assert_eq!(read.unwrap().said, want);
+
+        let table = [
+            (json!([system]), "messages[0].role"),
+            (json!([assistant, user(json!("u"))]), "messages[0].role"),
+            (json!([user(json!("u")), system, user(json!("u"))]), "messages[1].role"),
+            (json!([system, assistant, user(json!("u"))]), "messages[1].role"),
+            (json!([user(json!("u")), assistant, assistant, user(json!("u"))]), "messages[2].role"),
+            (json!([user(json!("u")), assistant]), "messages[1].role"),
+            (json!([{ "role": "tool", "content": "x" }]), "messages[0].role"),
+            (json!([{ "role": "user" }]), "messages[0].content"),
+            (json!([{ "role": "user", "content": [] }]), "messages[0].content"),
+            (json!([{ "role": "user", "content": 7 }]), "messages[0].content"),
+            (json!([{ "role": "user", "content": "x", "name": "eve" }]), "messages[0].name"),
+            (json!([{ "role": "user", "content": "x", "token_ids": [1] }]), "messages[0].token_ids"),
+            (json!(["x"]), "messages[0]"),
+            (json!([user(json!(["x"]))]), "messages[0].content[0]"),
+            (json!([user(json!([{ "type": "input_audio" }]))]), "messages[0].content[0].type"),
+            (json!([user(json!([image(url), image(url)]))]), "messages[0].content[1].image_url"),
+            (
+                json!([{ "role": "system", "content": [image(url)] }, user(json!("u"))]),
+                "messages[0].content[0].type",
+            ),
+        ];
+        for (messages, param) in table {
+            check("messages", messages, Some(param));
+        }
+        for url in [
+            "http://127.0.0.1/x.png",
+            "https://example.test/x.png",
+            "file:///etc/passwd",
+            "data:image/png,raw",
+            "data:text/html;base64,PGI+",
+            "data:image/png;base64,****",
+            "data:image/png;base64,",
+            "data:image/png;base64,iVBORy4uLi4u",
+            "data:image/png;base64",
+            "",
+        ] {
+            check(
+                "messages",
+                json!([user(json!([image(url)]))]),
+                Some("messages[0].content[0].image_url.url"),
+            );
+        }
+    }
+
+    #[test]
+    fn a_body_that_is_no_object_is_refused() {
+        let deep = "[".repeat(100_000);
+        for body in ["", "null", "[]", "{", "\u{0}", "{\"model\":\"m\"}", &deep] {
+            assert_eq!(ChatRequest::read(body.as_bytes(), &LIMITS).unwrap_err().status, 400);
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! What is asked, and what kind of answer it gets: whole, in parts, or a refusal in the protocol's own form.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use furrow_openai::server::{ApiError, ChatRequest, DONE, Told, models};
+use furrow_telemetry::{ChatAnswered, ChatRefused};
+use futures::StreamExt as _;
+use http::header::{self, HeaderValue};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited, StreamBody};
+use hyper::body::{Body, Frame};
+use serde_json::{Value, json};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::{Instant, timeout_at};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::access::Access;
+use super::chats::{Chats, Parts, Prepared};
+
+/// What an answer is made of.
+pub(super) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+
+/// Answers requests.
+#[derive(Clone)]
+pub(super) struct Routes {
+    access: Arc<Access>,
+    chats: Arc<Chats>,
+    /// Requests at work and those that wait.
+    door: Arc<Semaphore>,
+    /// Requests at work.
+    working: Arc<Semaphore>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+    cut: CancellationToken,
+}
+
+/// A request's place at work; dropping it lets the next one in.
+struct AtWork {
+    _door: OwnedSemaphorePermit,
+    _working: OwnedSemaphorePermit,
+}
+
+/// A body comes within this time.
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Parts of a stream that wait for a slow reader. The engine goes on: it tells a queue with room for the whole reply.
+const PARTS_MAX: usize = 16;
+const JSON: &str = "application/json";
+
+impl Routes {
+    pub fn new(
+        access: Access,
+        chats: Arc<Chats>,
+        tasks: TaskTracker,
+        stop: CancellationToken,
+        cut: CancellationToken,
+    ) -> Self {
+        let (requests, queue) = (chats.config.requests_max, chats.config.queue_max);
+        Self {
+            access: Arc::new(access),
+            door: Arc::new(Semaphore::new(requests + queue)),
+            working: Arc::new(Semaphore::new(requests)),
+            chats,
+            tasks,
+            stop,
+            cut,
+        }
+    }
+
+    /// Requests at work.
+    pub fn at_work(&self) -> usize {
+        self.chats.config.requests_max - self.working.available_permits()
+    }
+
+    /// The answer to any request. Nothing a request says makes it fail.
+    pub async fn answer<B>(&self, request: Request<B>) -> Answer
+    where
+        B: Body + Send,
+        B::Data: Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let mut answer = self.route(request).await.unwrap_or_else(|error| refused(&error));
+        let headers = answer.headers_mut();
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        answer
+    }
+
+    async fn route<B>(&self, request: Request<B>) -> Result<Answer, ApiError>
+    where
+        B: Body + Send,
+        B::Data: Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let (path, method) = (request.uri().path().to_owned(), request.method().clone());
+        if path == "/health" {
+            return Ok(self.health());
+        }
+        self.access.check(request.headers())?;
+        let models = models(&self.chats.config.model, self.chats.created, self.chats.context_tokens_max());
+        match (path.as_str(), &method) {
+            ("/v1/chat/completions", &Method::POST) => self.chat(request).await,
+            ("/v1/models", &Method::GET | &Method::HEAD) => Ok(whole(StatusCode::OK, &models)),
+            ("/v1/chat/completions", _) => Err(not_allowed("POST")),
+            ("/v1/models", _) => Err(not_allowed("GET")),
+            (other, method) => match other.strip_prefix("/v1/models/") {
+                Some(name) if matches!(*method, Method::GET | Method::HEAD) => {
+                    self.chats.check_model(name)?;
+                    Ok(whole(StatusCode::OK, &models["data"][0]))
+                }
+                _ => {
+                    let why = "there is /v1/chat/completions, /v1/models and /health; see docs/SERVE.md";
+                    Err(ApiError::of(404, "invalid_request_error", "unknown_url", why))
+                }
+            },
+        }
+    }
+
+    /// Whether it takes requests; says nothing else, and so needs no token.
+    fn health(&self) -> Answer {
+        match self.stop.is_cancelled() {
+            false => whole(StatusCode::OK, &json!({ "status": "ok" })),
+            true => whole(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "draining" })),
+        }
+    }
+
+    async fn chat<B>(&self, request: Request<B>) -> Result<Answer, ApiError>
+    where
+        B: Body + Send,
+        B::Data: Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let began = Instant::now();
+        let deadline = began + self.chats.config.deadline;
+        let answer = async {
+            let place = self.place(deadline).await?;
+            let body = self.body(request, deadline).await?;
+            let limits = self.chats.config.limits;
+            let reading = tokio::task::spawn_blocking(move || ChatRequest::read(&body, &limits));
+            let request = reading.await.unwrap_or_else(|why| Err(failed(&why.to_string())))?;
+            let is_streamed = request.stream;
+            let prepared = within(deadline, self.chats.prepare(request)).await?;
+            if is_streamed {
+                return Ok(self.stream(prepared, place, began, deadline));
+            }
+            let envelope = prepared.envelope.clone();
+            let told = self.uncut(deadline, self.chats.reply(prepared, Parts::Gathered)).await?;
+            drop(place);
+            answered(&told, began);
+            Ok::<_, ApiError>(whole(StatusCode::OK, &envelope.completion(&told)))
+        };
+        answer.await.inspect_err(refusal)
+    }
+
+    /// A place at work; with many before it, a request is refused at once.
+    async fn place(&self, deadline: Instant) -> Result<AtWork, ApiError> {
+        let full = || {
+            let waiting = self.chats.config.queue_max;
+            let why =
+                format!("{waiting} requests are waiting already; try again, or raise policy.serve.queue_max");
+            ApiError::of(429, "rate_limit_error", "queue_full", why)
+        };
+        let door = self.door.clone().try_acquire_owned().map_err(|_| full())?;
+        let working = tokio::select! {
+            biased;
+            () = self.stop.cancelled() => return Err(draining()),
+            working = timeout_at(deadline, self.working.clone().acquire_owned()) => working.map_err(|_| late())?,
+        };
+        let working = working.map_err(|_| draining())?;
+        Ok(AtWork { _door: door, _working: working })
+    }
+
+    async fn body<B>(&self, request: Request<B>, deadline: Instant) -> Result<Bytes, ApiError>
+    where
+        B: Body + Send,
+        B::Data: Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let most = self.chats.config.body_bytes_max;
+        let too_large = || {
+            let why = format!("a request has at most {most} bytes");
+            ApiError::of(413, "invalid_request_error", "request_too_large", why)
+        };
+        if request.body().size_hint().lower() > most as u64 {
+            return Err(too_large());
+        }
+        let body = Limited::new(request.into_body(), most).collect();
+        let patience = deadline.min(Instant::now() + BODY_TIMEOUT);
+        match timeout_at(patience, body).await {
+            Ok(Ok(body)) => Ok(body.to_bytes()),
+            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+            Ok(Err(_)) => {
+                Err(ApiError::of(400, "invalid_request_error", "body_cut", "the body came to no end"))
+            }
+            Err(_) => {
+                Err(ApiError::of(408, "invalid_request_error", "body_late", "the body came too slowly"))
+            }
+        }
+    }
+
+    /// Within its deadline, and while the worker lets what is at work end.
+    async fn uncut<T>(
+        &self,
+        deadline: Instant,
+        work: impl Future<Output = Result<T, ApiError>>,
+    ) -> Result<T, ApiError> {
+        tokio::select! {
+            done = within(deadline, work) => done,
+            () = self.cut.cancelled() => Err(draining()),
+        }
+    }
+
+    /// An answer in parts. Whoever makes it ends when its reader goes away.
+    fn stream(&self, prepared: Prepared, place: AtWork, began: Instant, deadline: Instant) -> Answer {
+        let (frames, body) = mpsc::channel(PARTS_MAX);
+        let routes = self.clone();
+        self.tasks.spawn(async move {
+            let told = tokio::select! {
+                told = routes.uncut(deadline, routes.tell(prepared, &frames)) => told,
+                () = frames.closed() => return,
+            };
+            drop(place);
+            match told {
+                Ok(told) => answered(&told, began),
+                Err(error) => {
+                    refusal(&error);
+                    // Its reader may have gone meanwhile.
+                    frames.try_send(frame(&error.json().to_string())).ok();
+                }
+            }
+        });
+        let frames = ReceiverStream::new(body).map(|bytes| Ok(Frame::data(bytes)));
+        let mut answer = Response::new(StreamBody::new(frames).boxed_unsync());
+        answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        answer
+    }
+
+    async fn tell(&self, prepared: Prepared, frames: &mpsc::Sender<Bytes>) -> Result<Told, ApiError> {
+        let envelope = prepared.envelope.clone();
+        let prompt = prepared.ids.then(|| prepared.prompt_ids());
+        send(frames, &envelope.opening(prompt.as_deref())).await;
+        let (parts, mut told) = mpsc::channel(PARTS_MAX);
+        let telling = async {
+            while let Some(delta) = told.recv().await {
+                send(frames, &envelope.part(&delta)).await;
+            }
+        };
+        let (told, ()) = tokio::join!(self.chats.reply(prepared, Parts::Streamed(parts)), telling);
+        let told = told?;
+        send(frames, &envelope.ending(told.finish)).await;
+        if envelope.counts_usage {
+            send(frames, &envelope.counted(told.usage)).await;
+        }
+        frames.send(frame(DONE)).await.ok();
+        Ok(told)
+    }
+}
+
+async fn within<T>(
+    deadline: Instant,
+    work: impl Future<Output = Result<T, ApiError>>,
+) -> Result<T, ApiError> {
+    timeout_at(deadline, work).await.unwrap_or_else(|_| Err(late()))
+}
+
+fn answered(told: &Told, began: Instant) {
+    let usage = told.usage;
+    ChatAnswered {
+        prompt_tokens: usage.prompt_tokens.into(),
+        cached_tokens: usage.cached_tokens.into(),
+        completion_tokens: usage.completion_tokens.into(),
+        micros: began.elapsed().as_micros() as u64,
+    }
+    .emit();
+}
+
+fn refusal(error: &ApiError) {
+    ChatRefused { status: error.status, code: error.code.unwrap_or(error.kind) }.emit();
+}
+
+fn late() -> ApiError {
+    let why = "the request was not answered in time; ask for less, or raise policy.serve.deadline_millis";
+    ApiError::of(503, "server_error", "deadline_exceeded", why)
+}
+
+fn draining() -> ApiError {
+    ApiError::of(503, "server_error", "draining", "this worker is stopping; ask another")
+}
+
+fn failed(why: &str) -> ApiError {
+    ApiError::of(500, "server_error", "failed", why)
+}
+
+fn not_allowed(method: &str) -> ApiError {
+    ApiError::of(405, "invalid_request_error", "method_not_allowed", format!("use {method}"))
+}
+
+/// A reader that has gone is noticed by whoever waits for this.
+async fn send(frames: &mpsc::Sender<Bytes>, value: &Value) {
+    frames.send(frame(&value.to_string())).await.ok();
+}
+
+/// One event of a stream.
+fn frame(data: &str) -> Bytes {
+    Bytes::from(format!("data: {data}\n\n"))
+}
+
+fn refused(error: &ApiError) -> Answer {
+    let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut answer = whole(status, &error.json());
+    let headers = answer.headers_mut();
+    match status {
+        StatusCode::UNAUTHORIZED => {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"furrow\""));
+        }
+        StatusCode::TOO_MANY_REQUESTS => {
+            // Seconds.
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        _ => {}
+    }
+    answer
+}
+
+fn whole(status: StatusCode, body: &Value) -> Answer {
+    let mut answer = Response::new(Full::new(Bytes::from(body.to_string())).boxed_unsync());
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(JSON));
+    answer
+}

@@ -1,0 +1,191 @@
+//! Text of tokens as they come: whole characters only, nothing of a text to stop at, the same however it is cut.
+
+use furrow_model::tokenizer::Tokenizer;
+use furrow_openai::server::{Delta, TokenLogprob};
+
+use crate::draw::Watched;
+
+/// What was drawn and not told yet.
+pub(super) struct Unfolding<'a> {
+    tokenizer: &'a Tokenizer,
+    stops: &'a [String],
+    wants_logprobs: bool,
+    wants_ids: bool,
+    bytes: Vec<u8>,
+    /// Whether a text to stop at came.
+    is_over: bool,
+    logprobs: Vec<TokenLogprob>,
+    ids: Vec<u32>,
+}
+
+impl<'a> Unfolding<'a> {
+    pub fn new(tokenizer: &'a Tokenizer, stops: &'a [String], wants_logprobs: bool, wants_ids: bool) -> Self {
+        Self {
+            tokenizer,
+            stops,
+            wants_logprobs,
+            wants_ids,
+            bytes: Vec::new(),
+            is_over: false,
+            logprobs: Vec::new(),
+            ids: Vec::new(),
+        }
+    }
+
+    /// Takes a token; `Some` when there is text to tell.
+    pub fn push(&mut self, token: Watched) -> Option<Delta> {
+        let vocabulary = self.tokenizer.vocabulary();
+        let bytes = vocabulary.bytes(token.id).unwrap_or_default();
+        if self.wants_ids {
+            self.ids.push(token.id);
+        }
+        if let Some(logprob) = token.logprob.filter(|_| self.wants_logprobs) {
+            let token = String::from_utf8_lossy(bytes).into_owned();
+            self.logprobs.push(TokenLogprob { token, bytes: bytes.to_vec(), logprob });
+        }
+        if !vocabulary.is_special(token.id) && !self.is_over {
+            self.bytes.extend(bytes);
+        }
+        self.cut();
+        let ready = self.ready();
+        let text = self.take(ready);
+        (!text.is_empty()).then(|| self.delta(text))
+    }
+
+    /// What is left when nothing more comes.
+    pub fn finish(mut self) -> Delta {
+        let text = self.take(self.bytes.len());
+        self.delta(text)
+    }
+
+    /// Cuts off the first text to stop at and all behind it.
+    fn cut(&mut self) {
+        let places = self
+            .stops
+            .iter()
+            .filter_map(|stop| self.bytes.windows(stop.len()).position(|window| window == stop.as_bytes()));
+        if let Some(place) = places.min() {
+            self.bytes.truncate(place);
+            self.is_over = true;
+        }
+    }
+
+    /// Bytes that can be told: what may begin a text to stop at waits, and so does a character of which more may come.
+    fn ready(&self) -> usize {
+        let mut ready = self.bytes.len();
+        if !self.is_over {
+            let begins =
+                |at: usize| self.stops.iter().any(|stop| stop.as_bytes().starts_with(&self.bytes[at..]));
+            let longest = self.stops.iter().map(String::len).max().unwrap_or(0);
+            let from = ready.saturating_sub(longest);
+            ready = (from..ready).find(|at| begins(*at)).unwrap_or(ready);
+        }
+        match self.bytes[..ready].utf8_chunks().last() {
+            Some(last) if may_go_on(last.invalid()) => ready - last.invalid().len(),
+            _ => ready,
+        }
+    }
+
+    fn take(&mut self, ready: usize) -> String {
+        let told: Vec<u8> = self.bytes.drain(..ready).collect();
+        String::from_utf8_lossy(&told).into_owned()
+    }
+
+    fn delta(&mut self, text: String) -> Delta {
+        Delta {
+            text,
+            logprobs: self.wants_logprobs.then(|| std::mem::take(&mut self.logprobs)),
+            token_ids: self.wants_ids.then(|| std::mem::take(&mut self.ids)),
+        }
+    }
+}
+
+/// Whether bytes that are no character can become one.
+fn may_go_on(bytes: &[u8]) -> bool {
+    std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A tokenizer of bytes alone, the shape of the published ones: 256 entries in their alphabet.
+    fn tokenizer() -> Tokenizer {
+        let folder = tempfile::tempdir().unwrap();
+        let what = furrow_model::init::Init {
+            size: furrow_model::init::Size::Tiny,
+            seed: 1,
+            dtype: furrow_model::init::StoredType::Bfloat16,
+            shard_bytes_max: u64::MAX,
+        };
+        let dir = folder.path().join("tiny");
+        furrow_model::init::init(&dir, &what).unwrap();
+        Tokenizer::open(Path::new(&dir)).unwrap()
+    }
+
+    fn told(tokenizer: &Tokenizer, stops: &[String], ids: &[u32]) -> (Vec<String>, String) {
+        let mut unfolding = Unfolding::new(tokenizer, stops, true, true);
+        let mut parts = Vec::new();
+        let (mut seen, mut logprobs) = (Vec::new(), 0);
+        let deltas: Vec<Delta> =
+            ids.iter().filter_map(|id| unfolding.push(Watched { id: *id, logprob: Some(-1.0) })).collect();
+        for delta in deltas.into_iter().chain([unfolding.finish()]) {
+            seen.extend(delta.token_ids.unwrap());
+            logprobs += delta.logprobs.unwrap().len();
+            parts.push(delta.text);
+        }
+        assert_eq!((&seen[..], logprobs), (ids, ids.len()), "every token is told once");
+        let whole = parts.concat();
+        (parts, whole)
+    }
+
+    #[test]
+    fn characters_come_whole_and_stops_not_at_all() {
+        let tokenizer = tokenizer();
+        let bytes = |text: &[u8]| -> Vec<u32> {
+            let of = |byte: &u8| {
+                let mut texts = tokenizer.vocabulary().texts();
+                texts.find(|(_, text)| *text == [*byte]).map(|(id, _)| id).unwrap()
+            };
+            text.iter().map(of).collect()
+        };
+        let check = |stops: &[&str], text: &[u8], want: &str| {
+            let stops: Vec<String> = stops.iter().map(|stop| (*stop).to_owned()).collect();
+            let (parts, whole) = told(&tokenizer, &stops, &bytes(text));
+            assert_eq!(whole, want);
+            assert!(parts.iter().all(|part| !part.contains('\u{fffd}')) || want.contains('\u{fffd}'));
+        };
+        check(&[], "né 漢🦀".as_bytes(), "né 漢🦀");
+        check(&[], b"a\xE6\x97", "a\u{fffd}");
+        check(&[], b"a\xE6\xFFb", "a\u{fffd}\u{fffd}b");
+        check(&["END"], b"one ENDtwo END", "one ");
+        check(&["END"], b"one EN", "one EN");
+        check(&["ENDE", "DEE"], b"xENDEE", "x");
+        check(&["é"], "cafés".as_bytes(), "caf");
+        check(&["aab"], b"aaab", "a");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// However the bytes are cut into tokens and told, the text is that of all of them up to the first stop.
+        #[test]
+        fn parts_make_the_whole(picks in prop::collection::vec(any::<prop::sample::Index>(), 0..60), stop in "[a-c]{0,3}") {
+            thread_local!(static TOKENIZER: Tokenizer = tokenizer());
+            TOKENIZER.with(|tokenizer| {
+                let vocabulary = tokenizer.vocabulary();
+                let texts: Vec<u32> = vocabulary.texts().map(|(id, _)| id).collect();
+                let ids: Vec<u32> = picks.iter().map(|pick| *pick.get(&texts)).collect();
+                let stops: Vec<String> = (!stop.is_empty()).then(|| stop.clone()).into_iter().collect();
+                let all: Vec<u8> = ids.iter().flat_map(|id| vocabulary.bytes(*id).unwrap()).copied().collect();
+                let end = stops.first().and_then(|stop| all.windows(stop.len()).position(|window| window == stop.as_bytes()));
+                let want = String::from_utf8_lossy(&all[..end.unwrap_or(all.len())]).into_owned();
+                prop_assert_eq!(told(tokenizer, &stops, &ids).1, want);
+                Ok(())
+            })?;
+        }
+    }
+}

@@ -1,0 +1,101 @@
+"""The official client against `furrow policy`: what it sends is understood and what comes back fills its own types.
+
+usage: openai_client.py BASE_URL TOKEN PICTURE
+"""
+
+import base64
+import json
+import sys
+from typing import Literal, Optional
+
+import openai
+from pydantic import BaseModel
+
+base_url, token, picture = sys.argv[1:]
+client = openai.OpenAI(base_url=base_url, api_key=token, max_retries=0, timeout=120)
+image = "data:image/png;base64," + base64.b64encode(open(picture, "rb").read()).decode()
+
+
+def refused(kind, code, **changes):
+    asked = {"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, **changes}
+    try:
+        client.chat.completions.create(**asked)
+    except kind as error:
+        assert error.code == code, (error.code, error)
+        return error
+    raise AssertionError(f"{changes} was answered")
+
+
+models = client.models.list().data
+assert len(models) == 1, models
+model = models[0].id
+assert client.models.retrieve(model).id == model
+
+# Words and a picture.
+shown = [{"role": "system", "content": "Be brief."},
+         {"role": "user", "content": [{"type": "text", "text": "What is this?"},
+                                      {"type": "image_url", "image_url": {"url": image, "detail": "high"}}]}]
+greedy = {"model": model, "temperature": 0, "max_completion_tokens": 16}
+told = client.chat.completions.create(messages=shown, logprobs=True, extra_body={"return_token_ids": True}, **greedy)
+choice = told.choices[0]
+assert told.object == "chat.completion" and choice.message.role == "assistant" and choice.finish_reason in ("stop", "length")
+ids = choice.model_extra["token_ids"]
+assert len(ids) == told.usage.completion_tokens == len(choice.logprobs.content)
+assert len(told.model_extra["prompt_token_ids"]) == told.usage.prompt_tokens
+assert all(entry.logprob <= 0 for entry in choice.logprobs.content)
+assert told.usage.prompt_tokens_details.cached_tokens == 0
+
+# The same in parts.
+parts = list(client.chat.completions.create(messages=shown, stream=True, stream_options={"include_usage": True}, **greedy))
+assert "".join(part.choices[0].delta.content or "" for part in parts if part.choices) == choice.message.content
+assert [part.choices[0].finish_reason for part in parts if part.choices and part.choices[0].finish_reason] == [choice.finish_reason]
+assert parts[-1].usage == told.usage and not parts[-1].choices
+with client.chat.completions.stream(messages=shown, **greedy) as stream:
+    stream.until_done()
+    assert stream.get_final_completion().choices[0].message.content == choice.message.content
+
+# A session: messages go back as the client's own objects, and only what is new is computed.
+messages = list(shown)
+for turn in range(10):
+    said = client.chat.completions.create(messages=messages, extra_body={"session_id": "python-1"}, **greedy)
+    usage = said.usage
+    cached = usage.prompt_tokens_details.cached_tokens
+    assert cached + usage.prompt_tokens_details.model_extra["prefilled_tokens"] == usage.prompt_tokens, usage
+    if turn:
+        # All but the end of the last reply, at most its last token and the stop id.
+        assert before - 2 < cached + 1 <= before, (turn, cached, before)
+    before = usage.prompt_tokens + usage.completion_tokens + (said.choices[0].finish_reason == "length")
+    messages += [said.choices[0].message, {"role": "user", "content": f"Go on, {turn}."}]
+print(f"turn 10: {usage.prompt_tokens} tokens of prompt, {cached} of them held")
+
+
+# Structured output by the client's own helper. A random model writes on until its tokens are used up, and that is told.
+class Step(BaseModel):
+    note: Optional[bool]
+    action: Literal["click", "scroll", "wait"]
+    x: int
+
+
+parsed = client.chat.completions.parse(messages=messages[:2], response_format=Step, model=model, temperature=1, seed=4, max_tokens=64)
+step = parsed.choices[0].message.parsed
+assert isinstance(step, Step), parsed
+schema = {"type": "object", "properties": {"say": {"type": "string"}}, "required": ["say"]}
+named = {"type": "json_schema", "json_schema": {"name": "say", "schema": schema}}
+say = client.chat.completions.create(messages=messages[:2], response_format=named, model=model, max_tokens=40)
+assert list(json.loads(say.choices[0].message.content)) == ["say"]
+free = client.chat.completions.create(messages=messages[:2], response_format={"type": "json_object"}, model=model, max_tokens=60)
+assert isinstance(json.loads(free.choices[0].message.content), dict)
+
+# What is refused has the client's own exceptions.
+refused(openai.NotFoundError, "model_not_found", model="gpt-9")
+refused(openai.BadRequestError, "unsupported_parameter", n=2)
+refused(openai.BadRequestError, "unsupported_parameter", logprobs=True, top_logprobs=5)
+refused(openai.BadRequestError, "context_length_exceeded", messages=[{"role": "user", "content": "word " * 20000}])
+address = [{"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}}]
+assert "not fetched" in str(refused(openai.BadRequestError, None, messages=[{"role": "user", "content": address}]))
+try:
+    openai.OpenAI(base_url=base_url, api_key="wrong", max_retries=0).models.list()
+    raise AssertionError("another token was taken")
+except openai.AuthenticationError as error:
+    assert error.code == "invalid_api_key"
+print("openai", openai.__version__)
