@@ -7,6 +7,7 @@ use std::sync::Arc;
 use furrow_coordinator::Identity;
 use furrow_env::sim::{Air, SimConfig};
 use furrow_env::{Archives, Chromium, EnvConfig, Made, Make, Root, Site, Sites, Stages};
+use furrow_policy::{Endpoint, PolicyConfig};
 use furrow_rollout::Id;
 use furrow_tasks::{Pictures, SiteRoot, TaskSet};
 use furrow_telemetry::{Exporter, Logs, Role, TelemetryConfig, TimeSource, log_path};
@@ -214,6 +215,15 @@ pub fn worker_name<K: furrow_rollout::Kind>(given: Option<&str>, role: &str) -> 
         }
     };
     Id::new(&text).map_err(|bad| Failure::Input(vec![format!("--id: {bad}")]))
+}
+
+/// Listens for chats where the job has them served, and says where.
+pub async fn chats(config: &PolicyConfig) -> Result<Option<Endpoint>, Failure> {
+    let Some(serve) = &config.serve else { return Ok(None) };
+    let endpoint = Endpoint::bind(serve).await;
+    let endpoint = endpoint.map_err(|error| Failure::Input(vec![crate::chain(&error.into())]))?;
+    output::aside(format!("chats with {:?} are served at http://{}/v1", serve.model, endpoint.address()));
+    Ok(Some(endpoint))
 }
 
 /// Starts logging for the rest of the process.

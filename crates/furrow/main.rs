@@ -37,7 +37,7 @@ enum Command {
     Coordinator(roles::CoordinatorArgs),
     /// Start an environment worker alone: a pool of browsers
     Env(roles::WorkerArgs),
-    /// Start a policy worker alone
+    /// Start a policy worker alone; with [policy.serve] it also answers OpenAI's chat protocol
     Policy(roles::PolicyArgs),
     /// Make weights the next policy version of a running job, and wait until its policy workers run it
     Publish(publish::PublishArgs),

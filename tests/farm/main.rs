@@ -12,6 +12,7 @@ mod planted;
 mod recompute;
 mod remote;
 mod replay;
+mod serve;
 mod sites;
 mod suites;
 mod web;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use clap::Args;
+use furrow_policy::Listening;
 use furrow_telemetry::Role;
 use furrow_wire::Tcp;
 use tokio::net::TcpListener;
@@ -122,6 +123,7 @@ pub fn policy(args: &PolicyArgs) -> Result<(), Failure> {
             None => bind(&config.listen, "policy.listen").await?,
         };
         output::line(format!("policy worker listens on {}", listener.local_addr()?));
+        let listening = Listening { sessions: listener, chats: launch::chats(&config).await? };
         let name = launch::worker_name(args.id.as_deref(), "policy")?;
         let (stop, grace) = (launch::stop_on_signal()?, launch.job.env.worker.drain_grace);
         let connect = Arc::new(Tcp::default());
@@ -129,7 +131,7 @@ pub fn policy(args: &PolicyArgs) -> Result<(), Failure> {
         let metrics =
             launch::metrics(&launch.job.run_dir, Role::Policy, &launch.job.telemetry, over.clone())?;
         let served =
-            furrow_policy::run(config, name, listener, connect, args.coordinator.clone(), grace, stop).await;
+            furrow_policy::run(config, name, listening, connect, args.coordinator.clone(), grace, stop).await;
         over.cancel();
         metrics.await?;
         let report = served?;
@@ -138,6 +140,9 @@ pub fn policy(args: &PolicyArgs) -> Result<(), Failure> {
                 "{} sessions outlasted the grace; their workers open them elsewhere",
                 report.cut_off
             ));
+        }
+        if report.chats_cut_off > 0 {
+            output::complain(&format!("{} chats outlasted the grace and were cut", report.chats_cut_off));
         }
         Ok(())
     })

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use furrow_coordinator::Summary;
 use furrow_env::Stages;
+use furrow_policy::Listening;
 use furrow_telemetry::Role;
 use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
 use furrow_wire::v1::{ProgressRequest, ProgressResponse};
@@ -105,10 +106,11 @@ async fn farm(
 
     let policy_stop = CancellationToken::new();
     let coordinating = furrow_coordinator::run(job, furrow_wire::accept(coordinator), stop.clone());
+    let listening = Listening { sessions: policy, chats: launch::chats(&policy_config).await? };
     let policing = furrow_policy::run(
         policy_config,
         launch::worker_name(Some("policy-0"), "policy")?,
-        policy,
+        listening,
         connect.clone(),
         Some(address.clone()),
         grace,

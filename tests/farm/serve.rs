@@ -1,0 +1,53 @@
+//! A policy worker alone serves chats: started from a job file, asked over HTTP, stopped by a signal.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+
+use crate::farm::{FURROW, air_tasks};
+use crate::weights::write_checkpoint;
+
+#[test]
+fn a_policy_worker_alone_serves_chats() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    write_checkpoint(&path("tiny"), "7");
+    fs::write(path("token"), "correct-horse-battery\n").unwrap();
+    let job = |listen: &str, token: &str| {
+        let tasks = air_tasks(folder.path(), 1, 1);
+        let text = format!(
+            "[run]\nname = \"run\"\noutput_dir = \".\"\n{tasks}\
+             [policy]\nkind = \"model\"\ncheckpoint = \"tiny\"\n[policy.serve]\nlisten = {listen:?}\n{token}"
+        );
+        fs::write(path("job.toml"), text).unwrap();
+        let mut command = Command::new(FURROW);
+        command.args(["policy", "job.toml"]).current_dir(folder.path()).stdin(Stdio::null());
+        command
+    };
+    let open = job("0.0.0.0:0", "").output().unwrap();
+    let told = String::from_utf8_lossy(&open.stderr);
+    assert!(open.status.code() == Some(2) && told.contains("policy.serve.token_file"), "{told}");
+
+    let mut worker = job("127.0.0.1:0", "token_file = \"token\"\n").stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(worker.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let address = lines.find_map(|line| Some(line.split_once(" served at http://")?.1.to_owned())).unwrap();
+    let rest = std::thread::spawn(move || lines.collect::<Vec<_>>().join("\n"));
+    let address = address.trim_end_matches("/v1");
+    let asked =
+        [("/v1/models", "", "401"), ("/v1/models", "Authorization: Bearer correct-horse-battery\r\n", "200")];
+    for (route, token, status) in asked {
+        let mut stream = TcpStream::connect(address).unwrap();
+        let head = format!("GET {route} HTTP/1.1\r\nHost: {address}\r\n{token}Connection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer.split(' ').nth(1), Some(status), "{answer}");
+        assert_eq!(answer.contains("\"id\":\"tiny\""), status == "200", "{answer}");
+    }
+    let pid = worker.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    let ended = worker.wait().unwrap();
+    let told = rest.join().unwrap();
+    assert_eq!(ended.code(), Some(0), "{told}");
+}
