@@ -120,7 +120,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(&args),
         Command::Bench(command) => bench::run(&command),
     };
-    match outcome {
+    match outcome.and_then(|()| all_was_printed()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Input(problems)) => {
             for problem in problems {
@@ -132,6 +132,14 @@ fn main() -> ExitCode {
             output::complain(&chain(&error));
             if is_of_the_machine(&error) { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
+    }
+}
+
+/// Whether what a command found reached the place it was printed to.
+fn all_was_printed() -> Result<(), Failure> {
+    match output::lost() {
+        Some(why) => Err(anyhow::anyhow!("the output cannot be written: {why}").into()),
+        None => Ok(()),
     }
 }
 

@@ -1,27 +1,44 @@
 //! The one place that prints: lines for people, JSON for programs.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is where the binary prints")]
+//!
+//! Whoever reads may leave: under `furrow … | head` nothing more is said, and the work goes on to its end. Output that is lost
+//! otherwise, as on a full disk, is a failure, which [`lost`] tells at the end.
+
+use std::io::{ErrorKind, Write};
+use std::sync::OnceLock;
 
 use serde::Serialize;
 
+/// Why what was printed did not all arrive.
+static LOST: OnceLock<std::io::Error> = OnceLock::new();
+
 /// A line for people.
 pub fn line(text: impl AsRef<str>) {
-    println!("{}", text.as_ref());
+    if let Err(error) = writeln!(std::io::stdout().lock(), "{}", text.as_ref()) {
+        // Only the first matters, and the first is kept.
+        drop(LOST.set(error));
+    }
 }
 
 /// A value for programs.
 pub fn json(value: &impl Serialize) -> Result<(), serde_json::Error> {
-    println!("{}", serde_json::to_string_pretty(value)?);
+    line(serde_json::to_string_pretty(value)?);
     Ok(())
+}
+
+/// What could not be printed although somebody was to read it.
+pub fn lost() -> Option<&'static std::io::Error> {
+    LOST.get().filter(|error| error.kind() != ErrorKind::BrokenPipe)
 }
 
 /// How far a command is, on the error stream.
 pub fn aside(text: impl AsRef<str>) {
-    eprintln!("{}", text.as_ref());
+    // There is no other place to say that this one is gone.
+    drop(writeln!(std::io::stderr().lock(), "{}", text.as_ref()));
 }
 
 /// What is wrong, on the error stream.
 pub fn complain(text: &str) {
-    eprintln!("furrow: {text}");
+    aside(format!("furrow: {text}"));
 }
 
 /// Rows as a table with aligned columns: the first left, the others right.

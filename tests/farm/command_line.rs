@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::farm::{air_tasks, furrow};
+use crate::farm::{FURROW, air_tasks, furrow};
 
 /// A job of air in a folder.
 fn job(folder: &Path, more: &str) -> String {
@@ -68,6 +68,48 @@ fn wrong_input_is_told_by_key_value_and_remedy() {
     check(&["tasks", "check", &good], here, 2, &["tasks.jsonl:1", "start_url", "tasks.jsonl:3"]);
     check(&["records", "inspect", "absent"], here, 1, &["absent"]);
     assert!(!here.join("run").join("ledger.sqlite").exists(), "wrong input starts no run");
+}
+
+/// As under `furrow … | head -0`: whoever was to read what it says is gone.
+#[test]
+fn nobody_reads_what_it_says_and_it_works_all_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let good = job(here, "");
+    let unread = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        writer
+    };
+    for (arguments, status) in [
+        (&["check", &good, "--json"][..], 0),
+        (&["tasks", "list", &good], 0),
+        (&["check", "absent.toml"], 2),
+        (&["run", &good, "--air", "20", "--json"], 0),
+        (&["report", "run"], 0),
+    ] {
+        let mut command = std::process::Command::new(FURROW);
+        // Its log goes the same way: a run is not lost because a terminal is.
+        command
+            .args(arguments)
+            .current_dir(here)
+            .env("FURROW_LOG", "info")
+            .stdin(std::process::Stdio::null());
+        let ended = command.stdout(unread()).stderr(unread()).status().unwrap();
+        assert_eq!(ended.code(), Some(status), "{arguments:?}: {ended}");
+    }
+    assert!(here.join("run/data/manifest/00000000000000000001.json").exists(), "the run went on to its end");
+    // A disk that is full is no reader that left: what was to be kept is not there.
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let ended = std::process::Command::new(FURROW)
+        .args(["check", &good])
+        .current_dir(here)
+        .stdout(full)
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(1), "{told}");
+    assert!(told.contains("cannot be written") && !told.contains("panicked"), "{told}");
 }
 
 #[test]

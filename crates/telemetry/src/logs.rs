@@ -94,7 +94,9 @@ impl Logs {
             None => None,
         };
         let terminal = fmt::layer().compact().with_ansi(colours).with_target(false).with_writer(terminal);
-        let terminal = terminal.with_filter(filter(self.stderr_level, chosen.as_deref())?);
+        // A terminal that is gone is no reason to panic, which telling it of the loss would be.
+        let terminal =
+            terminal.log_internal_errors(false).with_filter(filter(self.stderr_level, chosen.as_deref())?);
         Registry::default().with(file).with(terminal).try_init().map_err(|_| LogError::Twice)?;
         log_panics();
         Ok(())
