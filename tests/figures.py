@@ -2,12 +2,14 @@
 """Computes the dashboard's figures a second time, from the Parquet files and metrics.jsonl alone, and holds the two together.
 
     figures.py RUN_DIR OVERVIEW.json LEARNING.json JOB.json
+    figures.py --report REPORT.html RUN_DIR...
 
 The three files are answers of /api/overview, /api/learning and /api/job. What each figure means: docs/DASHBOARD.md. Whole numbers must be
-equal, rates to a millionth part.
+equal, rates to a millionth part; what a report shows must be what its figures say, as far as it is written out.
 """
 
 import collections
+import html.parser
 import json
 import math
 import os
@@ -226,7 +228,80 @@ def hold_job(said, rows, total):
         same("ledger.cpu_micros", said["ledger"]["cpu_micros"], total("tree/cpu_micros"))
 
 
+class Report(html.parser.HTMLParser):
+    """The figures that a report carries, and each cell that shows one: its place, its value, how it is written, its text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.figures, self.cells, self.open = "", [], None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        if tag == "script":
+            assert attributes == {"type": "application/json", "id": "figures"}, f"a report runs no script: {attributes}"
+            self.open = "figures"
+        elif "data-figure" in attributes:
+            self.open = "cell"
+            self.cells.append([attributes["data-figure"], json.loads(attributes["data-value"]), attributes["data-form"], ""])
+
+    def handle_data(self, text):
+        if self.open == "figures":
+            self.figures += text
+        elif self.open == "cell":
+            self.cells[-1][3] += text
+
+    def handle_endtag(self, tag):
+        self.open = None
+
+
+def hold_shown(where, value, form, text):
+    """What is written for a value: three digits that matter, or all of a count."""
+    global held
+    held += 1
+    if value is None:
+        assert text == "–", f"{where}: {text!r} for nothing"
+        return
+    plain = text.replace("\u202f", "").replace("$", "")
+    if form == "seconds":
+        units = {"µs": 1e-6, "ms": 1e-3, "min": 60, "s": 1, "h": 3600}
+        said = 0
+        for part in plain.split():
+            unit = next(unit for unit in units if part.endswith(unit))
+            said += float(part.removesuffix(unit)) * units[unit]
+        assert abs(said - value) <= max(1, 0.006 * value), f"{where}: {text!r} for {value}"
+    elif form == "percent":
+        assert abs(float(plain.removesuffix("%")) / 100 - value) <= 0.00051, f"{where}: {text!r} for {value}"
+    elif form == "count":
+        assert int(plain) == round(value), f"{where}: {text!r} for {value}"
+    else:
+        assert math.isclose(float(plain), value, rel_tol=0.006, abs_tol=5e-7), f"{where}: {text!r} for {value}"
+
+
+def hold_report(path, runs):
+    with open(path, encoding="utf-8") as file:
+        report = Report(file.read())
+    told = json.loads(report.figures)["runs"]
+    assert len(told) == len(runs), f"{len(told)} runs are told of, {len(runs)} were asked for"
+    trajectories = 0
+    for run, figures in zip(runs, told):
+        rows = tables(run)
+        hold_overview(figures["overview"], rows, hours(run))
+        hold_learning(figures["learning"], rows)
+        trajectories += len(rows["trajectories"])
+    assert len(report.cells) >= 10 * len(runs), f"{len(report.cells)} figures are shown"
+    for place, value, form, text in report.cells:
+        figure = {"runs": told}
+        for name in place.strip("/").split("/"):
+            figure = figure[int(name)] if isinstance(figure, list) else figure[name]
+        same(place, value, figure)
+        hold_shown(place, value, form, text)
+    print(f"{held} figures agree over {trajectories} trajectories of {len(runs)} runs in a report")
+
+
 def main():
+    if sys.argv[1] == "--report":
+        return hold_report(sys.argv[2], sys.argv[3:])
     run, *answers = sys.argv[1:]
     overview, learning, job = (json.load(open(path)) for path in answers)
     rows, total = tables(run), hours(run)

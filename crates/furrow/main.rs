@@ -17,6 +17,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
     bench, check, checkpoint, doctor, model, plan, publish, records, report, roles, run, score, tasks, view,
+    watch,
 };
 
 /// Collects rollouts of computer-use agents in real browsers and writes them to Parquet.
@@ -51,9 +52,11 @@ enum Command {
     View(view::ViewArgs),
     /// Look at a run in a browser while it goes on: how far it is, how fast, and where the time goes
     Dashboard(view::DashboardArgs),
+    /// Look at a run in a terminal: the figures of the dashboard, from one that is served somewhere or from a run directory
+    Watch(watch::WatchArgs),
     /// Act recorded trajectories again in real browsers and say, step by step, where they differ
     Replay(commands::replay::ReplayArgs),
-    /// Say how well the policy did: success, reward and pass@k with intervals, by suite, site and difficulty
+    /// Say how well the policy did, with intervals, and write a page of figures and plots of one run or of several side by side
     Report(report::ReportArgs),
     /// Score stored trajectories again, with scorers of today, into data/scores/
     Score(score::ScoreArgs),
@@ -111,6 +114,7 @@ fn main() -> ExitCode {
         Command::Records(command) => records::run(&command),
         Command::View(args) => view::run(&args),
         Command::Dashboard(args) => view::dashboard(&args),
+        Command::Watch(args) => watch::run(&args),
         Command::Replay(args) => commands::replay::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Score(args) => score::run(&args),

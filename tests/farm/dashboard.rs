@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::farm::{FURROW, air_tasks};
+use crate::farm::{FURROW, air_tasks, furrow};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -146,6 +146,7 @@ fn a_hundred_sessions_are_watched_drained_and_accounted_for() {
             && overview["slot_parts"].is_array()
             && overview["live"]["eta_seconds"].is_number()
     });
+    watch_live(&run, here);
     assert_eq!(run.ask("POST", "/api/drain").0, 200);
     run.until_drained();
     assert!(run.wait().success());
@@ -169,6 +170,101 @@ fn a_hundred_sessions_are_watched_drained_and_accounted_for() {
     assert!(told.status.success());
     check_hours(&view.get("/api/job"), &view.get("/api/overview"));
     assert_eq!(view.ask("POST", "/api/drain").0, 409, "there is nobody to tell");
+    check_reports(here);
+}
+
+/// A page over the run with a picture of each plot, and one over the run beside itself, both held against the script.
+fn check_reports(folder: &Path) {
+    let written = furrow(&["report", "run", "--png"], folder);
+    assert!(written.status.success(), "{}", String::from_utf8_lossy(&written.stderr));
+    assert!(String::from_utf8_lossy(&written.stdout).starts_with("tasks of"), "the table stays");
+    let pictures: Vec<_> =
+        std::fs::read_dir(folder.join("run/report")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(pictures.len() >= 4, "{pictures:?}");
+    for picture in pictures {
+        let bytes = std::fs::read(&picture).unwrap();
+        // Its head says the width: 800 pixels of the page, twice as dense.
+        assert!(
+            bytes.starts_with(b"\x89PNG") && bytes[16..20] == 1600u32.to_be_bytes(),
+            "{}",
+            picture.display()
+        );
+        assert!(bytes.len() > 6_000, "{} is empty", picture.display());
+    }
+    let beside = furrow(&["report", "run", "run", "--html", "both.html", "--json"], folder);
+    assert!(beside.status.success(), "{}", String::from_utf8_lossy(&beside.stderr));
+    let evaluations: Value = serde_json::from_slice(&beside.stdout).unwrap();
+    assert_eq!(evaluations.as_array().map(Vec::len), Some(2));
+    for (page, runs) in [("run/report.html", &["run"][..]), ("both.html", &["run", "run"])] {
+        let python = std::env::var("FURROW_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
+        let mut script = Command::new(python);
+        script
+            .arg("tests/figures.py")
+            .arg("--report")
+            .arg(folder.join(page))
+            .args(runs.iter().map(|run| folder.join(run)));
+        let told = script.output().unwrap();
+        assert!(
+            told.status.success(),
+            "{}{}",
+            String::from_utf8_lossy(&told.stdout),
+            String::from_utf8_lossy(&told.stderr)
+        );
+    }
+    let refused = furrow(&["report", "run", "--html", "absent/report.html"], folder);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("name another place with --html FILE"));
+}
+
+/// The same run in a terminal: on a real one, and printed.
+fn watch_live(run: &Serving, folder: &Path) {
+    let address = format!("http://{}/", run.address);
+    let once = furrow(&["watch", &address, "--once"], folder);
+    let text = String::from_utf8_lossy(&once.stdout).into_owned();
+    assert!(
+        once.status.success() && text.contains(" run   running ") && text.contains("Success rate, live"),
+        "{text}"
+    );
+    let told = furrow(&["watch", "run", "--json"], folder);
+    let told: Value = serde_json::from_slice(&told.stdout).unwrap();
+    assert!(
+        told["overview"]["live"]["running"].as_u64() > Some(0),
+        "the run directory leads to the coordinator: {told:#}"
+    );
+    let workers = told["job"]["workers"].as_array().unwrap();
+    assert_eq!(workers.len(), 2, "{workers:?}");
+    for worker in workers {
+        assert!(
+            worker["heard_seconds"].as_f64() < Some(30.0) && worker["memory_bytes"].as_u64() > Some(10 << 20),
+            "{worker}"
+        );
+    }
+    let refused = furrow(&["watch", &address], folder);
+    assert_eq!(refused.status.code(), Some(2), "a pipe is no terminal");
+    // `script` gives it a terminal of its own.
+    let mut watched = Command::new("timeout")
+        .args(["--foreground", "60", "script", "-qec", &format!("{FURROW} watch {address}"), "/dev/null"])
+        .env("TERM", "xterm")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut keys = watched.stdin.take().unwrap();
+    let mut screen = watched.stdout.take().unwrap();
+    let mut seen = Vec::new();
+    let mut part = [0; 4096];
+    while !String::from_utf8_lossy(&seen).contains("running") {
+        let read = screen.read(&mut part).unwrap();
+        assert!(read > 0, "it ended: {}", String::from_utf8_lossy(&seen));
+        seen.extend_from_slice(&part[..read]);
+    }
+    keys.write_all(b"2q").unwrap();
+    screen.read_to_end(&mut seen).unwrap();
+    assert!(watched.wait().unwrap().success());
+    let seen = String::from_utf8_lossy(&seen).into_owned();
+    // The other screen is entered, and left again: the terminal is as it was.
+    let (entered, left) = (seen.find("\u{1b}[?1049h"), seen.rfind("\u{1b}[?1049l"));
+    assert!(entered.is_some() && left > entered, "{seen:?}");
 }
 
 /// What the run's own clock says and what the rows say are the same time: each trajectory's is in a row, but for what was cancelled

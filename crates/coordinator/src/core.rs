@@ -32,7 +32,7 @@ use crate::lease::{Lease, Leases};
 use crate::ledger::{Draw, Ended, Mutation, Start, TaskTally, Verdict};
 use crate::versions::Versions;
 
-pub use answer::{Answer, Grant, Progress, Refused, Running};
+pub use answer::{Answer, Grant, Health, Progress, Refused, Running, WorkerStanding};
 pub use evaluation::{Evaluated, Schedule};
 pub use notice::Notice;
 pub use restore::Spooled;
@@ -70,6 +70,8 @@ pub enum Event {
         worker: WorkerId,
         /// What a policy worker says of its weights.
         run: WeightsRun,
+        /// How it is.
+        health: Health,
     },
     /// Somebody publishes weights.
     Publish {
@@ -197,6 +199,11 @@ pub enum Event {
     Drain {
         /// Answered with [`Answer::Draining`], if somebody asked.
         call: Option<Call>,
+    },
+    /// The same, and work in hand is taken back now. Of a job that drains already, the grace ends.
+    Stop {
+        /// Answered with [`Answer::Draining`].
+        call: Call,
     },
     /// Time passed.
     Tick,
@@ -433,6 +440,7 @@ pub struct Core {
 struct Seat<T> {
     offer: T,
     seen_millis: u64,
+    health: Health,
 }
 
 /// A request for work that is held open.
@@ -466,6 +474,9 @@ struct Tally {
     groups_closed: u64,
     reward_sum: f64,
     successes: u64,
+    /// Outside of evaluations: with a verdict, and solved.
+    training_judged: u64,
+    training_successes: u64,
     steps: u64,
     /// Of the scored, those of evaluations.
     evaluated: u64,
@@ -535,6 +546,10 @@ impl Core {
             published: tally.published,
             reward_sum: tally.reward_sum,
             successes: tally.successes,
+            training_judged: tally.training_judged,
+            training_successes: tally.training_successes,
+            scoring: self.scoring.len() as u64,
+            workers: self.health(),
             steps: tally.steps,
             env_workers: self.env_workers.len() as u64,
             policy_workers: self.policy_workers.len() as u64,
@@ -551,7 +566,9 @@ impl Core {
             Event::RegisterPolicy { call, worker, offer, run } => {
                 self.register_policy(call, &worker, offer, &run, turn);
             }
-            Event::Heartbeat { call, worker, run } => self.heartbeat(call, &worker, &run, turn),
+            Event::Heartbeat { call, worker, run, health } => {
+                self.heartbeat(call, &worker, &run, health, turn);
+            }
             Event::Publish { call, publication } => self.publish_weights(call, publication, turn),
             Event::Weights { call, version } => {
                 let answer = match self.standing_of(version) {
@@ -594,6 +611,7 @@ impl Core {
                 turn.at_once(Effect::Reply { call, answer });
             }
             Event::Drain { call } => self.drain(call, turn),
+            Event::Stop { call } => self.stop_at_once(call, turn),
             Event::Tick => self.tick(turn),
         }
     }

@@ -431,6 +431,8 @@ pub struct Totals {
 pub struct TaskTally {
     /// Trajectories with a reward.
     pub scored: u64,
+    /// Those whose scorer says whether they count as solved.
+    pub judged: u64,
     /// Those that count as solved.
     pub succeeded: u64,
     /// Sum of their rewards.

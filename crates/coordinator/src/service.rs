@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use furrow_rollout::{Evidence, Hashes, Id, Kind, PROTOCOL_VERSION, PolicyKind, SCHEMA_VERSION, StepRecord};
-use furrow_telemetry::{CallRepeated, StepRecorded, WorkerKind, WorkerRefused};
+use furrow_telemetry::{CallRepeated, Label as _, StepRecorded, WorkerKind, WorkerRefused};
 use furrow_wire::v1::coordinator_service_server::{CoordinatorService, CoordinatorServiceServer};
 use furrow_wire::v1::registration_service_server::{RegistrationService, RegistrationServiceServer};
 use furrow_wire::{MESSAGE_BYTES_MAX, WireError, v1, within};
@@ -12,8 +12,8 @@ use tonic::{Request, Response, Status};
 
 use crate::assign::PolicyOffer;
 use crate::core::{
-    Answer, Call, Event, Follower, Grant, Progress, Publication, Refused, Reported, Running, WeightsRun,
-    WeightsStanding, WorkerId,
+    Answer, Call, Event, Follower, Grant, Health, Progress, Publication, Refused, Reported, Running,
+    WeightsRun, WeightsStanding, WorkerId, WorkerStanding,
 };
 use crate::crash;
 use crate::groups::span;
@@ -287,11 +287,12 @@ impl CoordinatorService for Service {
         }
     }
 
-    async fn drain(
-        &self,
-        _request: Request<v1::DrainRequest>,
-    ) -> Result<Response<v1::DrainResponse>, Status> {
-        within(self.deadline, self.ask(|call| Event::Drain { call: Some(call) })).await?;
+    async fn drain(&self, request: Request<v1::DrainRequest>) -> Result<Response<v1::DrainResponse>, Status> {
+        let asked = |call| match request.into_inner().at_once {
+            true => Event::Stop { call },
+            false => Event::Drain { call: Some(call) },
+        };
+        within(self.deadline, self.ask(asked)).await?;
         Ok(Response::new(v1::DrainResponse {}))
     }
 }
@@ -312,7 +313,12 @@ impl RegistrationService for Service {
         let message = request.into_inner();
         let worker = worker_id(&message.worker_id)?;
         let run = weights_run(&message)?;
-        let asked = |call| Event::Heartbeat { call, worker, run };
+        let health = Health {
+            sessions: message.sessions,
+            memory_bytes: message.memory_bytes,
+            memory_left_bytes: message.memory_left_bytes,
+        };
+        let asked = |call| Event::Heartbeat { call, worker, run, health };
         match within(self.deadline, self.ask(asked)).await? {
             Answer::Heard { known, run_over, weights } => {
                 let weights = weights.as_ref().map(furrow_wire::weights_order_into);
@@ -536,6 +542,25 @@ fn progress_into(progress: Progress) -> v1::ProgressResponse {
         policy_workers: count(progress.policy_workers),
         admission: progress.admission,
         run_over: progress.run_over,
+        training_judged: count(progress.training_judged),
+        training_successes: count(progress.training_successes),
+        scoring: count(progress.scoring),
+        workers: progress.workers.into_iter().map(worker_into).collect(),
+    }
+}
+
+fn worker_into(standing: WorkerStanding) -> v1::WorkerHealth {
+    let WorkerStanding { worker, kind, sessions_max, heard_millis, health, version, waits } = standing;
+    v1::WorkerHealth {
+        worker_id: worker,
+        role: kind.word().to_owned(),
+        sessions_max,
+        sessions: health.sessions,
+        heard_millis,
+        memory_bytes: health.memory_bytes,
+        memory_left_bytes: health.memory_left_bytes,
+        policy_version: version,
+        waits: waits.unwrap_or_default(),
     }
 }
 

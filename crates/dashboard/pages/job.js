@@ -9,36 +9,52 @@ export async function show(stage, { tell }) {
   let job = null;
   const dialog = el("dialog", { class: "ask", "aria-labelledby": "ask-title" });
   // Outside of what is drawn each second: it stays under the pointer.
-  const drain = el("button", { type: "button", id: "drain", hidden: true, on: { click: () => confirm(dialog, job) } }, "Drain…");
+  const button = (ending) => el("button", { type: "button", id: ending.id, hidden: true, on: { click: () => confirm(dialog, job, ending) } }, `${ending.name}…`);
+  const buttons = ENDINGS.map(button);
   const body = el("div");
   const draw = inTurn(async () => {
     job = await ask("/api/job");
     tell(job.head);
-    drain.hidden = !job.live || job.live.run_over;
+    for (const button of buttons) button.hidden = !job.live || job.live.run_over;
     await redraw(body, page(job));
   });
   await draw();
-  put(stage, el("div", { class: "between" }, el("h1", {}, "Job"), drain), body, dialog);
+  put(stage, el("div", { class: "between" }, el("h1", {}, "Job"), el("div", { class: "buttons" }, buttons)), body, dialog);
   return { changed: () => draw().catch(() => {}) };
 }
 
-/** Draining cannot be taken back, so it is asked for twice. */
-function confirm(dialog, job) {
+const ENDINGS = [
+  {
+    id: "drain",
+    name: "Drain",
+    told: "Told. Nothing new begins; what runs is finished and published, then the run ends.",
+    asks: (running) => `Nothing new begins, ${running} running trajectories are finished or handed back, and the run ends. It goes on later with --resume.`,
+  },
+  {
+    id: "stop",
+    name: "Stop",
+    told: "Told. What ran is taken back; what was scored is published, then the run ends.",
+    asks: (running) => `Nothing new begins, ${running} running trajectories are taken back now and their work is lost, and the run ends. It goes on later with --resume, which tries them again.`,
+  },
+];
+
+/** Neither can be taken back, so it is asked for twice. */
+function confirm(dialog, job, ending) {
   const said = el("p", { role: "status" });
   const close = el("button", { type: "button", on: { click: () => dialog.close() } }, "Go on running");
-  const yes = el("button", { type: "button", class: "danger", id: "drain-yes" }, "Drain");
+  const yes = el("button", { type: "button", class: "danger", id: `${ending.id}-yes` }, ending.name);
   yes.addEventListener("click", async () => {
     yes.disabled = true;
     try {
-      await tellServer("/api/drain");
-      said.textContent = "Told. Nothing new begins; what runs is finished and published, then the run ends.";
+      await tellServer(`/api/${ending.id}`);
+      said.textContent = ending.told;
       close.textContent = "Close";
     } catch (error) {
       said.textContent = error.message;
       yes.disabled = false;
     }
   });
-  put(dialog, el("h2", { id: "ask-title" }, `Drain ${job.head.name}?`), el("p", {}, `Nothing new begins, ${count(job.live?.running ?? 0)} running trajectories are finished or handed back, and the run ends. It goes on later with --resume.`), said, el("div", { class: "between" }, close, yes));
+  put(dialog, el("h2", { id: "ask-title" }, `${ending.name} ${job.head.name}?`), el("p", {}, ending.asks(count(job.live?.running ?? 0))), said, el("div", { class: "between" }, close, yes));
   dialog.showModal();
   close.focus();
 }
@@ -48,12 +64,32 @@ function page(job) {
   const { live } = job;
   return [
     live ? running(live) : null,
-    live?.weights.length ? card("Policy workers", {}, weights(live)) : null,
+    job.workers ? card("Workers", {}, workers(job.workers)) : null,
+    live?.weights.length ? card("Versions of the policy workers", {}, weights(live)) : null,
     card("Where it is", {}, el("dl", { class: "facts" }, el("dt", {}, "run"), el("dd", {}, job.head.name), el("dt", {}, "directory"), el("dd", {}, el("code", {}, job.dir ?? NONE)), el("dt", {}, "newest commit"), el("dd", {}, count(job.head.version)))),
     card(`The ledger of ${hour}s`, {}, el("p", { class: "note" }, "Every microsecond is in exactly one line; the lines of a part add up to its whole."), ledger("Devices", job.ledger.device), ledger("Slots of environment workers", job.ledger.slots), ledger("Sessions", job.ledger.sessions), job.metrics_lines_unread > 0 ? el("p", { class: "wrong" }, `${count(job.metrics_lines_unread)} lines of metrics.jsonl could not be read.`) : null),
     job.tables ? card("Tables", {}, tables(job.tables)) : null,
     card("The job, every key with its value", {}, job.job ? el("details", { id: "resolved" }, el("summary", { id: "resolved-fold" }, "job.toml, resolved"), el("pre", { id: "resolved-text", tabindex: "0" }, job.job)) : el("p", { class: "note" }, "There is no job.toml beside this data set.")),
   ];
+}
+
+// A worker beats every few seconds: one that is silent for longer is about to be given up.
+const SILENT_SECONDS = 10;
+
+function workers(list) {
+  if (list.length === 0) return el("p", { class: "wrong" }, "No worker is there.");
+  const heard = ({ heard_seconds: ago }) => el("span", { class: ago > SILENT_SECONDS ? "wrong" : null }, `${duration(ago * 1e6)} ago${ago > SILENT_SECONDS ? ": silent" : ""}`);
+  const columns = [
+    { name: "worker", of: (row) => row.worker },
+    { name: "role", of: (row) => ({ env: "environment", policy: "policy" })[row.role] ?? row.role },
+    { name: "sessions", of: (row) => `${count(row.sessions)} of ${count(row.sessions_max)}`, numeric: true },
+    { name: "last heartbeat", of: heard, numeric: true },
+    { name: "memory", of: (row) => bytes(row.memory_bytes), numeric: true },
+    { name: "memory left there", of: (row) => bytes(row.memory_left_bytes), numeric: true },
+    { name: "version", of: (row) => row.version ?? NONE, numeric: true },
+    { name: "given no sessions", of: (row) => row.waits ?? NONE },
+  ];
+  return table(columns, list, "Workers");
 }
 
 function weights(live) {
@@ -62,7 +98,7 @@ function weights(live) {
     { name: "version", of: (row) => row.version, numeric: true },
     { name: "why it lags", of: (row) => row.lags || NONE },
   ];
-  return [el("p", { class: "note" }, `Version ${live.version} is current, ${live.version_newest} is the newest published.`), table(columns, live.weights, "Policy workers")];
+  return [el("p", { class: "note" }, `Version ${live.version} is current, ${live.version_newest} is the newest published.`), table(columns, live.weights, "Versions of the policy workers")];
 }
 
 function ledger(name, { micros, parts }) {

@@ -78,11 +78,16 @@ export function running(live) {
         ["scored", count(live.scored)],
         ["failed", count(live.failed)],
         ["published", count(live.published)],
-        ["solved", count(live.successes)],
+        ["success rate", rate(live)],
         ["time left", left],
       ].map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))),
     ),
   );
+}
+
+/** Of what was judged so far, with how far it may be off; evaluations left out. */
+function rate({ success_rate: rate, judged }) {
+  return rate === null ? NONE : `${percent(rate.value)} [${percent(rate.low)}, ${percent(rate.high)}] of ${count(judged)}`;
 }
 
 const seconds = (value) => (value === null ? null : value * 1e6);

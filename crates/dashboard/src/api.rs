@@ -21,6 +21,13 @@ pub(crate) enum Refusal {
     Late(String),
 }
 
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (Self::Asked(what) | Self::Missing(what) | Self::Broken(what) | Self::Late(what)) = self;
+        f.write_str(what)
+    }
+}
+
 impl From<RecordsError> for Refusal {
     fn from(error: RecordsError) -> Self {
         Refusal::Broken(furrow_records::chain(&error))
@@ -87,6 +94,7 @@ pub(crate) fn job(state: &State) -> Value {
         "head": head(state),
         "dir": state.subject.dir.as_ref().map(|dir| dir.display().to_string()),
         "live": state.live().map(|live| live.told()),
+        "workers": state.live().map(|live| live.workers()),
         "job": state.subject.job,
         "ledger": ledger,
         "tables": tables,

@@ -124,6 +124,13 @@ fn ratio(part: f64, whole: f64) -> Option<f64> {
     (whole > 0.0).then(|| part / whole)
 }
 
+/// A rate with its 95 % interval, by Wilson's score: as if each attempt were at a task of its own.
+pub(crate) fn rate_with_interval(successes: u64, judged: u64) -> Option<Value> {
+    let value = share(successes, judged)?;
+    let (low, high) = furrow_records::wilson(successes as f64, judged as f64)?;
+    Some(json!({ "value": value, "low": low, "high": high }))
+}
+
 fn share(part: u64, whole: u64) -> Option<f64> {
     ratio(part as f64, whole as f64)
 }

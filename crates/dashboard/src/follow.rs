@@ -299,6 +299,12 @@ impl State {
         *told = trouble;
     }
 
+    /// Reads all there is, or says why that cannot be. Blocks.
+    pub fn read_all(&self, stop: &CancellationToken) -> Result<(), String> {
+        self.catch_up(stop);
+        lock(&self.trouble).clone().map_or(Ok(()), Err)
+    }
+
     fn catch_up_hours(&self) -> std::io::Result<()> {
         let mut hours = lock(&self.hours);
         let Some(hours) = hours.as_mut() else { return Ok(()) };

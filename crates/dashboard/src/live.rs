@@ -11,13 +11,14 @@ use bytes::Bytes;
 use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
 use furrow_wire::v1::{
     DrainRequest, LastStepRequest, ProgressRequest, ProgressResponse, RunningRequest, RunningTrajectory,
-    WeightsRequest, WeightsResponse,
+    WeightsRequest, WeightsResponse, WorkerHealth,
 };
 use furrow_wire::{Code, MESSAGE_BYTES_MAX, OpaqueStep, Status, within};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::Refusal;
+use crate::figures;
 use crate::follow::State;
 
 /// A run as its coordinator last described it.
@@ -53,8 +54,10 @@ impl Live {
             "failed": now.failed,
             "published": now.published,
             "steps": now.steps,
-            // Not a rate: how many of the scored ones were judged, a coordinator does not say.
             "successes": now.successes,
+            "judged": now.training_judged,
+            "success_rate": figures::rate_with_interval(now.training_successes.into(), now.training_judged.into()),
+            "scoring": now.scoring,
             "reward_mean": (now.scored > 0).then(|| now.reward_sum / f64::from(now.scored)),
             "env_workers": now.env_workers,
             "policy_workers": now.policy_workers,
@@ -67,6 +70,24 @@ impl Live {
                 "worker": worker.worker_id, "version": worker.version, "lags": worker.lags,
             })).collect::<Vec<_>>(),
         })
+    }
+
+    /// Who is there, for the page of the job.
+    pub fn workers(&self) -> Value {
+        let worker = |worker: &WorkerHealth| {
+            json!({
+                "worker": worker.worker_id,
+                "role": worker.role,
+                "sessions": worker.sessions,
+                "sessions_max": worker.sessions_max,
+                "heard_seconds": worker.heard_millis as f64 / 1e3,
+                "memory_bytes": worker.memory_bytes,
+                "memory_left_bytes": worker.memory_left_bytes,
+                "version": worker.policy_version,
+                "waits": Some(&worker.waits).filter(|why| !why.is_empty()),
+            })
+        };
+        self.progress.workers.iter().map(worker).collect()
     }
 
     /// Groups that are left at the pace of the last minutes; `None` before a group closed within them.
@@ -104,17 +125,24 @@ pub(crate) async fn poll(state: Arc<State>, stop: CancellationToken) {
         if stop.run_until_cancelled(rest).await.is_none() {
             return;
         }
-        look_up(&state).await;
-        match ask(&state).await {
-            Some(live) => {
-                silent = 0;
-                state.set_live(Some(live));
-            }
+        match look(&state).await {
+            true => silent = 0,
             // One late answer is no end.
-            None if silent < SILENT_MAX => silent += 1,
-            None => state.set_live(None),
+            false if silent < SILENT_MAX => silent += 1,
+            false => state.set_live(None),
         }
     }
+}
+
+/// Asks once, and says whether there was an answer.
+pub(crate) async fn look(state: &State) -> bool {
+    look_up(state).await;
+    let live = ask(state).await;
+    let answers = live.is_some();
+    if answers {
+        state.set_live(live);
+    }
+    answers
 }
 
 /// Reads where the coordinator listens, which a run that is resumed says anew.
@@ -221,15 +249,25 @@ pub(crate) async fn picture(state: &State, trajectory_id: &str, query: &str) -> 
     }
 }
 
-/// Tells the coordinator to admit nothing new, to finish what runs, and to end the run.
-pub(crate) async fn drain(state: &State) -> Result<(), String> {
+/// What becomes of what runs when a job is ended from a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// It is finished, or handed back when the grace is over.
+    Drain,
+    /// It is taken back now.
+    Stop,
+}
+
+/// Tells the coordinator to admit nothing new and to end the run.
+pub(crate) async fn end(state: &State, ending: Ending) -> Result<(), String> {
     let nobody = || "no coordinator answers: this run is over, or was not started".to_owned();
     let live = state.live().ok_or_else(nobody)?;
     if live.progress.run_over {
         return Err("the run is over".to_owned());
     }
     let mut client = CoordinatorServiceClient::new(state.coordinator().ok_or_else(nobody)?);
-    let told = within(5 * LOOK, client.drain(DrainRequest {})).await;
+    let request = DrainRequest { at_once: ending == Ending::Stop };
+    let told = within(5 * LOOK, client.drain(request)).await;
     told.map(drop).map_err(|status| format!("the coordinator refused: {}", status.message()))
 }
 

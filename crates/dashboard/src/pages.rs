@@ -33,6 +33,7 @@ assets! {
     "job.js" as JS,
     "learning.js" as JS,
     "overview.js" as JS,
+    "palette.css" as CSS,
     "sessions.js" as JS,
     "style.css" as CSS,
     "trajectories.js" as JS,
@@ -72,7 +73,8 @@ mod tests {
         let names: BTreeSet<String> =
             folder.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         let served = ASSETS.iter().map(|asset| asset.name.to_owned());
-        let pages = ["index.html", "sign-in.html"].map(str::to_owned);
+        // The last is part of each report.
+        let pages = ["index.html", "sign-in.html", "report.css"].map(str::to_owned);
         assert_eq!(names, served.chain(pages).collect());
     }
 

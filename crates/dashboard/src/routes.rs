@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::access::{Access, Ruling};
 use crate::api::{self, Refusal};
 use crate::follow::State;
-use crate::live;
+use crate::live::{self, Ending};
 use crate::pages::{self, Asset, INDEX, POLICY, SIGN_IN};
 
 /// What an answer is made of.
@@ -98,8 +98,13 @@ impl Routes {
         if ruling == Ruling::Unknown {
             return unknown(&path, request.headers());
         }
-        if path == "/api/drain" && request.method() == Method::POST {
-            return match live::drain(&self.state).await {
+        let ending = match path.as_str() {
+            "/api/drain" => Some(Ending::Drain),
+            "/api/stop" => Some(Ending::Stop),
+            _ => None,
+        };
+        if let Some(ending) = ending.filter(|_| request.method() == Method::POST) {
+            return match live::end(&self.state, ending).await {
                 Ok(()) => whole(StatusCode::OK, JSON, json!({ "draining": true }).to_string().into()),
                 Err(why) => refusal(StatusCode::CONFLICT, &why),
             };
@@ -280,8 +285,9 @@ fn unknown(path: &str, headers: &http::HeaderMap) -> Answer {
     if accepts.contains("text/html") && !path.starts_with("/api/") {
         return whole(StatusCode::UNAUTHORIZED, HTML, SIGN_IN.into());
     }
-    if path == "/assets/style.css" || path == "/assets/icon.svg" {
-        return asset(path.rsplit('/').next().unwrap_or_default(), headers); // what the sign-in page is drawn with
+    // What the sign-in page is drawn with.
+    if let Some(name @ ("palette.css" | "style.css" | "icon.svg")) = path.strip_prefix("/assets/") {
+        return asset(name, headers);
     }
     let what = "a token is needed here: send it as `Authorization: Bearer TOKEN`, or open the address that furrow printed when it started";
     let mut answer = refusal(StatusCode::UNAUTHORIZED, what);

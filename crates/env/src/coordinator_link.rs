@@ -100,8 +100,13 @@ impl CoordinatorLink {
 
     /// One sign of life.
     pub async fn heartbeat(&self, sessions: u32) -> Result<Heartbeat, Status> {
-        let request =
-            HeartbeatRequest { worker_id: self.worker.to_string(), sessions, ..HeartbeatRequest::default() };
+        let request = HeartbeatRequest {
+            worker_id: self.worker.to_string(),
+            sessions,
+            memory_bytes: furrow_telemetry::taken_bytes(),
+            memory_left_bytes: furrow_telemetry::available_bytes(),
+            ..HeartbeatRequest::default()
+        };
         let answer = self.once(self.registration().heartbeat(request)).await?;
         Ok(Heartbeat { known: answer.known, run_over: answer.run_over })
     }

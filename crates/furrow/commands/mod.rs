@@ -13,5 +13,7 @@ pub mod report;
 pub mod roles;
 pub mod run;
 pub mod score;
+mod scratch;
 pub mod tasks;
 pub mod view;
+pub mod watch;

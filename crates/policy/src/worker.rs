@@ -373,6 +373,8 @@ impl Registration {
                 policy_version,
                 weights_sha256: hashes.weights,
                 refused: self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+                memory_bytes: furrow_telemetry::taken_bytes(),
+                memory_left_bytes: furrow_telemetry::available_bytes(),
             };
             match within(CALL_DEADLINE, self.client().heartbeat(request))
                 .await

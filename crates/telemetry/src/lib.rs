@@ -27,7 +27,7 @@ pub use labels::{
     SlotUse, WorkerKind,
 };
 pub use logs::{LogError, Logs, log_path};
-pub use memory::available_bytes;
+pub use memory::{available_bytes, taken_bytes};
 pub use metrics::{Average, Buckets, Counter, Family, Gauge, Histogram, Measure};
 pub use names::{Figures, Point, Sample, Unit, event, figures};
 pub use process::{

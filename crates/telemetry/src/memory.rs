@@ -17,6 +17,11 @@ pub fn available_bytes() -> Option<u64> {
     Some(left.fold(machine, u64::min))
 }
 
+/// Resident bytes of this process and all that it started, as the exporter measured them last; `None` before the first time.
+pub fn taken_bytes() -> Option<u64> {
+    crate::figures().tree_rss_bytes.get().and_then(|bytes| u64::try_from(bytes).ok())
+}
+
 /// The two generations of control groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {

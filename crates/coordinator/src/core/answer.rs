@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use furrow_rollout::{Ancestry, End, EnvWorker, Id, PolicyWorker, Run, Trajectory, WeightsOrder};
+use furrow_telemetry::WorkerKind;
 
 use super::{Claim, WeightsStanding};
 use crate::lease::Stale;
@@ -168,6 +169,14 @@ pub struct Progress {
     pub reward_sum: f64,
     /// Scored trajectories that solved their task.
     pub successes: u64,
+    /// Scored trajectories outside of evaluations whose scorer says whether they solved their task.
+    pub training_judged: u64,
+    /// Those of them that did.
+    pub training_successes: u64,
+    /// Trajectories that ended and have no verdict yet.
+    pub scoring: u64,
+    /// Who is there.
+    pub workers: Vec<WorkerStanding>,
     /// Steps acknowledged since this coordinator started.
     pub steps: u64,
     /// Environment workers there.
@@ -178,6 +187,36 @@ pub struct Progress {
     pub admission: String,
     /// Whether all is done.
     pub run_over: bool,
+}
+
+/// What a worker says of itself with each sign of life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Health {
+    /// Sessions it holds.
+    pub sessions: u32,
+    /// Resident memory of its process and all that it started.
+    pub memory_bytes: Option<u64>,
+    /// Memory that its machine or container has left.
+    pub memory_left_bytes: Option<u64>,
+}
+
+/// A worker that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerStanding {
+    /// Its name.
+    pub worker: String,
+    /// What it does.
+    pub kind: WorkerKind,
+    /// Sessions it can hold.
+    pub sessions_max: u32,
+    /// Milliseconds since its last word.
+    pub heard_millis: u64,
+    /// What that was.
+    pub health: Health,
+    /// The policy version it runs; of a policy worker with weights.
+    pub version: Option<i32>,
+    /// Why it is given no sessions, if it is a policy worker that waits.
+    pub waits: Option<String>,
 }
 
 impl Refused {

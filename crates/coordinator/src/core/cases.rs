@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use furrow_rollout::{End, Hashes, Id, PolicyKind, Score, Split, Trajectory};
-use furrow_telemetry::PauseReason;
+use furrow_telemetry::{PauseReason, WorkerKind};
 
 use super::{
-    Answer, Call, Core, Decision, Drawn, Effect, Evaluated, Event, Grant, Notice, Now, Over, Plan,
+    Answer, Call, Core, Decision, Drawn, Effect, Evaluated, Event, Grant, Health, Notice, Now, Over, Plan,
     Publication, Refused, Reported, Rules, Schedule, ShardNews, Spooled, Tallies, WeightsRun,
     WeightsStanding, WorkerId,
 };
@@ -167,7 +167,12 @@ impl Office {
     fn pass_alive(&mut self, millis: u64) {
         for _ in 0..millis / 100 {
             for name in ["env", "policy", "other"] {
-                self.ask(|call| Event::Heartbeat { call, worker: worker(name), run: WeightsRun::default() });
+                self.ask(|call| Event::Heartbeat {
+                    call,
+                    worker: worker(name),
+                    run: WeightsRun::default(),
+                    health: Health::default(),
+                });
             }
             self.pass(100);
         }
@@ -187,7 +192,13 @@ impl Office {
             hashes: Hashes::default(),
         };
         let worker = Id::new(name).unwrap();
-        self.ask(|call| Event::RegisterPolicy { call, worker, offer, run: WeightsRun::default() });
+        self.ask(|call| Event::RegisterPolicy {
+            call,
+            worker,
+            offer,
+            run: WeightsRun::default(),
+            health: Health::default(),
+        });
     }
 
     fn try_lease(&mut self, slots: u32) -> Option<(Vec<Grant>, bool)> {
@@ -223,6 +234,13 @@ impl Office {
     fn score(&mut self, grant: &Grant, reward: f32) {
         let verdict = Ok(verdict(Some(reward), [5; 32]));
         self.apply(Event::Judged { trajectory: grant.of.trajectory_id.clone(), verdict });
+    }
+
+    /// Scored with 1, and judged or not.
+    fn score_as(&mut self, grant: &Grant, success: Option<bool>) {
+        let mut verdict = verdict(Some(1.0), [5; 32]);
+        verdict.score.success = success;
+        self.apply(Event::Judged { trajectory: grant.of.trajectory_id.clone(), verdict: Ok(verdict) });
     }
 
     fn publish_all(&mut self) {
@@ -570,7 +588,8 @@ fn admission_pauses_for_named_reasons() {
     office.apply(Event::Disk { low: None });
     let grants = office.lease(8);
     assert_eq!((grants.len(), office.pause()), (2, Some(OffPolicy)));
-    let published = |call| Event::Heartbeat { call, worker: worker("policy"), run: runs(1) };
+    let published =
+        |call| Event::Heartbeat { call, worker: worker("policy"), run: runs(1), health: Health::default() };
     office.ask(published);
     assert_eq!(office.lease(1).len(), 1);
     office.end(&grants[0], End::Answered);
@@ -611,6 +630,64 @@ fn draining_lends_nothing_waits_and_cancels_the_rest() {
     office.env("env", 8);
     office.policy("policy", "there:1", 8);
     assert_eq!(ids(&office.lease(8)), ["run-g000001-s0-a1", "run-g000001-s1-a0"]);
+}
+
+#[test]
+fn stopping_at_once_takes_back_what_runs_and_ends_the_grace_of_a_drain() {
+    for is_draining in [false, true] {
+        let mut office = Office::staffed(2, 2, Rules { drain_grace_millis: 60_000, ..rules() });
+        let grants = office.lease(3);
+        office.end(&grants[0], End::Answered);
+        office.score(&grants[0], 1.0);
+        if is_draining {
+            office.ask(|call| Event::Drain { call: Some(call) });
+            assert_eq!(office.failed(), vec![], "they have a minute");
+        }
+        assert_eq!(office.ask(|call| Event::Stop { call }), Answer::Draining);
+        assert_eq!(office.failed(), [(End::Cancelled, true), (End::Cancelled, true)]);
+        office.publish_all();
+        assert_eq!(office.take_over(), Some(Over::Drained { cancelled: 2 }));
+        office.restart(&BTreeMap::new());
+        office.env("env", 8);
+        office.policy("policy", "there:1", 8);
+        assert_eq!(office.lease(8).len(), 3, "they are tried again");
+    }
+}
+
+#[test]
+fn workers_are_told_as_their_last_word_describes_them() {
+    let mut office = Office::staffed(1, 1, rules());
+    office.pass(100);
+    let health = Health { sessions: 7, memory_bytes: Some(9), memory_left_bytes: Some(11) };
+    let run = WeightsRun::default();
+    office.ask(|call| Event::Heartbeat { call, worker: worker("env"), run, health });
+    office.pass(300);
+    let told = office.core.progress().workers;
+    let of = |kind| told.iter().find(|standing| standing.kind == kind).unwrap();
+    let (env, policy) = (of(WorkerKind::Env), of(WorkerKind::Policy));
+    assert_eq!((env.worker.as_str(), env.heard_millis, env.health), ("env", 300, health));
+    assert_eq!((policy.heard_millis, policy.health), (400, Health::default()), "nothing was heard of it yet");
+    assert_eq!((env.version, &policy.waits), (None, &None));
+    office.ask(|call| Event::Leave { call, worker: worker("env") });
+    assert_eq!(office.core.progress().workers.len(), 1);
+}
+
+#[test]
+fn a_success_rate_is_of_what_was_judged_before_a_restart_and_after() {
+    let mut office = Office::staffed(2, 2, rules());
+    let grants = office.lease(4);
+    for (grant, success) in grants.iter().zip([Some(true), Some(false), None]) {
+        office.end(grant, End::Answered);
+        assert_eq!(office.core.progress().scoring, 1);
+        office.score_as(grant, success);
+    }
+    let told = |office: &Office| {
+        let now = office.core.progress();
+        (now.scored, now.training_judged, now.training_successes, now.scoring)
+    };
+    assert_eq!(told(&office), (3, 2, 1, 0));
+    office.restart(&BTreeMap::new());
+    assert_eq!(told(&office), (3, 2, 1, 0));
 }
 
 #[test]
@@ -736,7 +813,8 @@ impl Office {
 
     /// What a heartbeat with this word is answered: the version to run.
     fn beat(&mut self, name: &str, run: WeightsRun) -> Option<i32> {
-        match self.ask(|call| Event::Heartbeat { call, worker: worker(name), run }) {
+        match self.ask(|call| Event::Heartbeat { call, worker: worker(name), run, health: Health::default() })
+        {
             Answer::Heard { known: true, weights, .. } => weights.map(|order| order.version.0),
             other => panic!("{other:?}"),
         }
@@ -1052,6 +1130,7 @@ fn trajectories_of_evaluations_are_no_trainers() {
     assert!(office.core.tallies.is_empty(), "nor does the curriculum see it");
     assert_eq!(office.core.progress().groups_closed, 0);
     assert_eq!((office.core.progress().scored, office.core.progress().successes), (4, 4));
+    assert_eq!(office.core.progress().training_judged, 0, "and the rate of success is that of training");
     office.restart(&BTreeMap::new());
     assert_eq!((office.core.progress().scored, office.core.progress().successes), (4, 4));
     assert!(office.core.tallies.is_empty() && office.core.progress().groups_closed == 0);
@@ -1236,7 +1315,13 @@ fn a_job_is_not_over_while_a_version_is_evaluated_and_a_policy_without_weights_h
         hashes: Hashes::default(),
     };
     let name = Id::new("policy").unwrap();
-    office.ask(|call| Event::RegisterPolicy { call, worker: name, offer, run: WeightsRun::default() });
+    office.ask(|call| Event::RegisterPolicy {
+        call,
+        worker: name,
+        offer,
+        run: WeightsRun::default(),
+        health: Health::default(),
+    });
     let grants = office.lease(8);
     assert_eq!(problems(&grants).iter().flatten().count(), 4);
     office.end(&grants[4], End::Done);

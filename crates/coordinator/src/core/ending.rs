@@ -165,7 +165,7 @@ impl Core {
         self.tally.scored += 1;
         self.tally.reward_sum += f64::from(reward);
         self.tally.successes += u64::from(verdict.score.success == Some(true));
-        self.measure(group, reward, verdict.score.success == Some(true));
+        self.measure(group, reward, verdict.score.success);
         turn.commit(Mutation::Scored {
             trajectory_id: start.trajectory_id.clone(),
             verdict: verdict.clone(),
@@ -179,14 +179,18 @@ impl Core {
         self.close_if_settled(group, turn);
     }
 
-    fn measure(&mut self, group: u64, reward: f32, succeeded: bool) {
+    fn measure(&mut self, group: u64, reward: f32, success: Option<bool>) {
+        let succeeded = success == Some(true);
         let draw = self.group(group).draw().clone();
         if draw.problem.is_some() {
             self.tally.evaluated += 1;
             return self.count_evaluated(succeeded);
         }
+        self.tally.training_judged += u64::from(success.is_some());
+        self.tally.training_successes += u64::from(succeeded);
         let tally = self.tallies.entry((draw.suite.clone(), draw.task_id.clone())).or_default();
         tally.scored += 1;
+        tally.judged += u64::from(success.is_some());
         tally.succeeded += u64::from(succeeded);
         tally.reward_sum += f64::from(reward);
     }

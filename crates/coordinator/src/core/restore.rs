@@ -217,6 +217,8 @@ impl Tally {
             groups_closed: totals.groups_closed,
             reward_sum: totals.tasks.values().chain([&totals.evaluated]).map(|tally| tally.reward_sum).sum(),
             successes: totals.tasks.values().chain([&totals.evaluated]).map(|tally| tally.succeeded).sum(),
+            training_judged: totals.tasks.values().map(|tally| tally.judged).sum(),
+            training_successes: totals.tasks.values().map(|tally| tally.succeeded).sum(),
             steps: 0,
             evaluated: totals.evaluated.scored,
         }

@@ -13,8 +13,8 @@ use rand::rngs::ChaCha12Rng;
 use rand::{RngExt, SeedableRng};
 
 use super::{
-    Answer, Call, Core, Decision, Drawn, Effect, Event, Grant, Now, Over, Plan, Publication, Reported, Rules,
-    Schedule, ShardNews, Spooled, Tallies, WeightsRun, WorkerId,
+    Answer, Call, Core, Decision, Drawn, Effect, Event, Grant, Health, Now, Over, Plan, Publication,
+    Reported, Rules, Schedule, ShardNews, Spooled, Tallies, WeightsRun, WorkerId,
 };
 use crate::assign::PolicyOffer;
 use crate::ledger::{
@@ -496,9 +496,12 @@ impl World {
         let worker = Id::new(env_name(&rpc)).map_err(|error| error.to_string())?;
         self.apply(match rpc.ask {
             Ask::Register => Event::RegisterEnv { call, worker, sessions_max: 4 },
-            Ask::Heartbeat => {
-                Event::Heartbeat { call, worker: worker_id(&env_name(&rpc)), run: WeightsRun::default() }
-            }
+            Ask::Heartbeat => Event::Heartbeat {
+                call,
+                worker: worker_id(&env_name(&rpc)),
+                run: WeightsRun::default(),
+                health: Health::default(),
+            },
             Ask::Lease => {
                 let free = 4 - self.envs[rpc.env].holds.len().min(4) as u32;
                 Event::Lease { call, worker, slots: free, wait_millis: 1_000 }
@@ -875,7 +878,7 @@ impl World {
         }
         let worker = worker_id(&policy_name(policy, &self.policies[policy]));
         let (call, run) = (self.call(Caller::Policy(policy)), self.run_of(policy));
-        self.apply(Event::Heartbeat { call, worker, run })
+        self.apply(Event::Heartbeat { call, worker, run, health: Health::default() })
     }
 
     /// A trainer, as long as there is anything to disturb.

@@ -41,6 +41,16 @@ impl Core {
         }
     }
 
+    /// Admits nothing new and takes back what is lent.
+    pub(super) fn stop_at_once(&mut self, call: Call, turn: &mut Turn) {
+        self.stop(None, turn);
+        if let Some(stopping) = &mut self.stopping {
+            stopping.until_millis = turn.now.millis;
+        }
+        self.end_grace(turn);
+        turn.reply(call, Answer::Draining);
+    }
+
     /// Stops the job when the farm fails so often that going on would waste it.
     pub(super) fn stop_over_budget(&mut self, turn: &mut Turn) {
         // Cancelled ones were wanted back or had their time; nothing is broken.

@@ -163,6 +163,14 @@ impl Core {
         !self.behind.contains_key(worker) && !self.strangers.contains_key(worker)
     }
 
+    /// Why a worker is given no sessions, if it is given none.
+    pub(super) fn why_it_waits(&self, worker: &Id<PolicyWorker>) -> Option<String> {
+        let behind = || {
+            self.behind.contains_key(worker).then(|| "it has not taken up the version in use yet".to_owned())
+        };
+        self.strangers.get(worker).cloned().or_else(behind)
+    }
+
     /// How far a version is; 0: the newest.
     pub(super) fn standing_of(&self, version: i32) -> Option<WeightsStanding> {
         let version = if version == 0 { self.versions.last() } else { version };

@@ -3,7 +3,9 @@
 use furrow_rollout::{End, EnvWorker, Id, PolicyWorker, WeightsOrder};
 use furrow_telemetry::WorkerKind;
 
-use super::{Answer, Call, Core, Effect, Notice, Now, Seat, Turn, WeightsRun, WorkerId};
+use super::{
+    Answer, Call, Core, Effect, Health, Notice, Now, Seat, Turn, WeightsRun, WorkerId, WorkerStanding,
+};
 use crate::assign::PolicyOffer;
 
 impl Core {
@@ -14,7 +16,7 @@ impl Core {
         sessions_max: u32,
         turn: &mut Turn,
     ) {
-        let seat = Seat { offer: sessions_max, seen_millis: turn.now.millis };
+        let seat = Seat { offer: sessions_max, seen_millis: turn.now.millis, health: Health::default() };
         if self.env_workers.insert(worker.clone(), seat).is_none() {
             turn.greet(WorkerKind::Env, worker.as_str(), sessions_max);
         }
@@ -31,7 +33,7 @@ impl Core {
     ) {
         self.newest_version = self.newest_version.max(offer.version);
         let sessions_max = offer.sessions_max;
-        let seat = Seat { offer, seen_millis: turn.now.millis };
+        let seat = Seat { offer, seen_millis: turn.now.millis, health: Health::default() };
         if self.policy_workers.insert(worker.clone(), seat).is_none() {
             turn.greet(WorkerKind::Policy, worker.as_str(), sessions_max);
         }
@@ -41,11 +43,19 @@ impl Core {
         self.welcome_with(call, weights, turn);
     }
 
-    pub(super) fn heartbeat(&mut self, call: Call, worker: &WorkerId, run: &WeightsRun, turn: &mut Turn) {
+    pub(super) fn heartbeat(
+        &mut self,
+        call: Call,
+        worker: &WorkerId,
+        run: &WeightsRun,
+        health: Health,
+        turn: &mut Turn,
+    ) {
         let now = turn.now.millis;
-        let env = self.env_workers.get_mut(&worker.env).map(|seat| seat.seen_millis = now);
+        let env = self.env_workers.get_mut(&worker.env);
+        let env = env.map(|seat| (seat.seen_millis, seat.health) = (now, health));
         let policy = self.policy_workers.get_mut(&worker.policy).map(|seat| {
-            seat.seen_millis = now;
+            (seat.seen_millis, seat.health) = (now, health);
             // A word that was under way while newer ones came says nothing new.
             if run.version > seat.offer.version {
                 seat.offer.version = run.version;
@@ -82,6 +92,30 @@ impl Core {
         }
         self.rehome(turn.now);
         turn.reply_when_durable(call, Answer::Left);
+    }
+
+    /// Workers that are there and how they are, environment workers first.
+    pub(super) fn health(&self) -> Vec<WorkerStanding> {
+        let heard = |seen_millis: u64| self.ticked_millis.saturating_sub(seen_millis);
+        let env = self.env_workers.iter().map(|(worker, seat)| WorkerStanding {
+            worker: worker.to_string(),
+            kind: WorkerKind::Env,
+            sessions_max: seat.offer,
+            heard_millis: heard(seat.seen_millis),
+            health: seat.health,
+            version: None,
+            waits: None,
+        });
+        let policy = self.policy_workers.iter().map(|(worker, seat)| WorkerStanding {
+            worker: worker.to_string(),
+            kind: WorkerKind::Policy,
+            sessions_max: seat.offer.sessions_max,
+            heard_millis: heard(seat.seen_millis),
+            health: seat.health,
+            version: seat.offer.version,
+            waits: self.why_it_waits(worker),
+        });
+        env.chain(policy).collect()
     }
 
     /// Forgets workers that said nothing for the length of a lease. Their trajectories live by leases of their own.

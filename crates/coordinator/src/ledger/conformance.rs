@@ -268,7 +268,7 @@ fn what_is_settled_leaves_the_snapshot(ledger: &mut impl Ledger) {
     assert!(settled.shards.is_empty());
     let run = settled.run.unwrap();
     assert_eq!((run.epoch, run.next_token, run.next_group, run.next_shard, run.draws), (1, 4, 2, 1, 2));
-    let tally = TaskTally { scored: 1, succeeded: 1, reward_sum: 0.5 };
+    let tally = TaskTally { scored: 1, judged: 1, succeeded: 1, reward_sum: 0.5 };
     let totals = Totals {
         scored: 1,
         failed: [(End::BrowserDead, 1)].into(),
@@ -296,7 +296,7 @@ fn evaluations_are_counted_apart(ledger: &mut impl Ledger) {
     let row =
         EvaluationRow { version: 3, problems: 2, drawn: 1, scored: 2, succeeded: 1, standing, at_micros: 4 };
     assert_eq!(evaluations, [row]);
-    let evaluated = TaskTally { scored: 2, succeeded: 1, reward_sum: 0.5 };
+    let evaluated = TaskTally { scored: 2, judged: 2, succeeded: 1, reward_sum: 0.5 };
     assert_eq!(totals, Totals { scored: 2, shards_published: 1, evaluated, ..Totals::default() });
 }
 

@@ -452,6 +452,7 @@ impl State {
                     None => totals.tasks.entry((draw.suite.clone(), draw.task_id.clone())).or_default(),
                 };
                 tally.scored += 1;
+                tally.judged += u64::from(verdict.score.success.is_some());
                 tally.succeeded += u64::from(verdict.score.success == Some(true));
                 tally.reward_sum += f64::from(verdict.score.reward.unwrap_or_default());
                 totals.scored += 1;

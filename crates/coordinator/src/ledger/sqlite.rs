@@ -747,9 +747,9 @@ fn ids_in<K: Kind>(
 fn load_totals(connection: &Connection) -> Result<Totals, Failure> {
     let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0));
     let failed = "SELECT ended, count(*) FROM trajectories WHERE state = 'failed' GROUP BY ended";
-    let tasks = "SELECT suite, task_id, count(*), total(success), total(reward) FROM trajectories JOIN groups USING (group_id)
+    let tasks = "SELECT suite, task_id, count(*), total(success), total(reward), count(success) FROM trajectories JOIN groups USING (group_id)
                  WHERE state = 'scored' AND eval_version IS NULL GROUP BY suite, task_id";
-    let evaluated = "SELECT '', '', count(*), total(success), total(reward) FROM trajectories JOIN groups USING (group_id)
+    let evaluated = "SELECT '', '', count(*), total(success), total(reward), count(success) FROM trajectories JOIN groups USING (group_id)
                      WHERE state = 'scored' AND eval_version IS NOT NULL";
     Ok(Totals {
         scored: number("SELECT count(*) FROM trajectories WHERE state = 'scored'")?.cast_unsigned(),
@@ -768,7 +768,12 @@ fn load_totals(connection: &Connection) -> Result<Totals, Failure> {
 
 fn tally(row: &Row<'_>) -> Result<((String, String), TaskTally), Failure> {
     let succeeded: f64 = row.get(3)?;
-    let tally = TaskTally { scored: unsigned(row, 2)?, succeeded: succeeded as u64, reward_sum: row.get(4)? };
+    let tally = TaskTally {
+        scored: unsigned(row, 2)?,
+        judged: unsigned(row, 5)?,
+        succeeded: succeeded as u64,
+        reward_sum: row.get(4)?,
+    };
     Ok(((row.get(0)?, row.get(1)?), tally))
 }
 

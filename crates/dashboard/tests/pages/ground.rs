@@ -12,7 +12,9 @@ use chromiumoxide::{Handler, Page};
 use furrow_dashboard::{Dashboard, DashboardFile, Device, Subject};
 use furrow_records::fixtures::{self, Plot};
 use furrow_records::{Draft, Manifest, ShardWriter};
-use furrow_rollout::{End, GroupRecord, PolicyKind, Size, Split, StepRecord, TrajectoryRecord};
+use furrow_rollout::{
+    End, GroupRecord, PolicyKind, PolicyVersion, Size, Split, StepRecord, TrajectoryRecord,
+};
 use futures::StreamExt as _;
 use futures::executor::block_on;
 use serde_json::{Value, json};
@@ -79,9 +81,7 @@ impl Ground {
 
     /// The same over a whole run, read to its end.
     pub async fn night_run() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        copy(NIGHT.path(), dir.path());
-        let ground = Self::serve(dir, None).await;
+        let ground = Self::serve(night_run(), None).await;
         ground.wait_until(|head| head["trajectories"] == 244 && head["step_files_left"] == 0).await;
         ground
     }
@@ -147,6 +147,13 @@ impl Chrome {
 
 async fn drive(mut handler: Handler) {
     while handler.next().await.is_some() {}
+}
+
+/// A copy of the run that most tests look at.
+pub fn night_run() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    copy(NIGHT.path(), dir.path());
+    dir
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -266,6 +273,10 @@ pub fn attempt(group: u64, sample: u32) -> (TrajectoryRecord, Vec<StepRecord>) {
         let version = (group / 16) as i32;
         record.policy_versions = Some((version, version));
         record.staleness = Some(sample as i32 % 3);
+        for step in &mut steps {
+            step.trace.policy_version = Some(PolicyVersion(version));
+            step.trace.tokens.iter_mut().for_each(|tokens| tokens.policy_versions.fill(version));
+        }
     }
     if let Some(score) = &mut record.score {
         score.success = (group % 9 != 8).then_some(reward > 0.5);

@@ -47,6 +47,7 @@ async fn every_answer_says_what_it_is_and_what_a_page_may_do() {
         (&*format!("/trajectory/{id}"), 200, "text/html"),
         ("/assets/app.js", 200, "text/javascript"),
         ("/assets/style.css", 200, "text/css"),
+        ("/assets/palette.css", 200, "text/css"),
         ("/favicon.ico", 200, "image/svg"),
         ("/metrics", 200, "text/plain"),
         ("/api/overview", 200, "application/json"),
@@ -91,7 +92,10 @@ async fn another_name_and_another_origin_are_refused() {
     // A stranger's page whose own name was made to resolve to 127.0.0.1.
     assert_eq!(get(ground.address, "/api/overview", &[("host", "evil.test:7380")]).await.0, 403);
     let foreign = [("origin", "http://evil.test")];
-    assert_eq!(ask(ground.address, "POST /token HTTP/1.1", &foreign, "token=x").await.0, 403);
+    for path in ["/token", "/api/drain", "/api/stop"] {
+        let first = format!("POST {path} HTTP/1.1");
+        assert_eq!(ask(ground.address, &first, &foreign, "token=x").await.0, 403, "{path}");
+    }
     ground.close().await;
 }
 

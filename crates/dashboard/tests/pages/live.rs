@@ -20,6 +20,7 @@ struct Coordinator {
     looks: AtomicU32,
     pictures: AtomicU32,
     drained: AtomicU32,
+    stopped: AtomicU32,
     /// Progress is told and nothing else.
     late: AtomicBool,
     gone: AtomicBool,
@@ -57,7 +58,18 @@ impl CoordinatorService for Shared {
             return Err(Status::unavailable("gone"));
         }
         let looks = self.0.looks.fetch_add(1, SeqCst);
-        let drained = self.0.drained.load(SeqCst) > 0;
+        let drained = self.0.drained.load(SeqCst) + self.0.stopped.load(SeqCst) > 0;
+        let worker = |worker_id: &str, role: &str, heard_millis| v1::WorkerHealth {
+            worker_id: worker_id.into(),
+            role: role.into(),
+            sessions_max: 128,
+            sessions: 100,
+            heard_millis,
+            memory_bytes: Some(1_500_000_000),
+            memory_left_bytes: Some(64_000_000_000),
+            policy_version: (role == "policy").then_some(4),
+            waits: if role == "policy" { HOSTILE[0].into() } else { String::new() },
+        };
         Ok(Response::new(v1::ProgressResponse {
             run_id: "night-run".into(),
             groups_planned: 500,
@@ -66,6 +78,14 @@ impl CoordinatorService for Shared {
             scored: 480 + 4 * looks,
             failed: 7,
             successes: 300,
+            training_judged: 400,
+            training_successes: 300,
+            scoring: 3,
+            workers: vec![
+                worker("env-0", "env", 400),
+                worker("env-1", "env", 31_000),
+                worker("policy-0", "policy", 90),
+            ],
             env_workers: 3,
             policy_workers: 1,
             admission: if drained { "draining" } else { "open" }.into(),
@@ -122,8 +142,9 @@ impl CoordinatorService for Shared {
         }))
     }
 
-    async fn drain(&self, _: Request<v1::DrainRequest>) -> Answer<v1::DrainResponse> {
-        self.0.drained.fetch_add(1, SeqCst);
+    async fn drain(&self, request: Request<v1::DrainRequest>) -> Answer<v1::DrainResponse> {
+        let told = if request.into_inner().at_once { &self.0.stopped } else { &self.0.drained };
+        told.fetch_add(1, SeqCst);
         Ok(Response::new(v1::DrainResponse {}))
     }
 
@@ -217,13 +238,27 @@ async fn three_hundred_sessions_are_watched_and_the_job_is_drained() {
         "document.querySelector('main').textContent.includes('Version 4 is current, 5 is the newest')",
     )
     .await;
+    // Each worker as its last heartbeat described it, and who is silent.
+    let rows: Vec<Vec<String>> = script(&page, "[...document.querySelectorAll('#table-workers tbody tr')].map((row) => [...row.cells].map((cell) => cell.textContent.replaceAll('\\u202f', ' ')))").await;
+    assert_eq!(
+        rows,
+        [
+            ["env-0", "environment", "100 of 128", "400 ms ago", "1.50 GB", "64 GB", "–", "–"],
+            ["env-1", "environment", "100 of 128", "31 s ago: silent", "1.50 GB", "64 GB", "–", "–"],
+            ["policy-0", "policy", "100 of 128", "90 ms ago", "1.50 GB", "64 GB", "4", HOSTILE[0]],
+        ]
+    );
+    // The rate of what was judged so far, with how far it may be off.
+    wait_for(&page, "document.querySelector('.running').textContent.replaceAll('\\u202f', ' ').includes('success rate75.0 % [70.5 %, 79.0 %] of 400')").await;
     // Asked for twice, and the first answer is no.
-    click(&page, "#drain").await;
-    wait_for(&page, "document.querySelector('dialog[open]')").await;
-    keep_picture(&page, "job-live").await;
-    script::<bool>(&page, "document.activeElement.click() ?? true").await;
-    wait_for(&page, "!document.querySelector('dialog[open]')").await;
-    assert_eq!(coordinator.0.drained.load(SeqCst), 0);
+    for button in ["#drain", "#stop"] {
+        click(&page, button).await;
+        wait_for(&page, "document.querySelector('dialog[open]')").await;
+        keep_picture(&page, &format!("job-live-{}", &button[1..])).await;
+        script::<bool>(&page, "document.activeElement.click() ?? true").await;
+        wait_for(&page, "!document.querySelector('dialog[open]')").await;
+    }
+    assert_eq!((coordinator.0.drained.load(SeqCst), coordinator.0.stopped.load(SeqCst)), (0, 0));
     script::<bool>(&page, "document.querySelector('#drain').click() ?? true").await;
     wait_for(&page, "document.querySelector('dialog[open] #drain-yes')").await;
     click(&page, "#drain-yes").await;
@@ -232,9 +267,17 @@ async fn three_hundred_sessions_are_watched_and_the_job_is_drained() {
         "document.querySelector('dialog[open]').textContent.includes('Nothing new begins; what runs')",
     )
     .await;
-    assert_eq!(coordinator.0.drained.load(SeqCst), 1);
+    assert_eq!((coordinator.0.drained.load(SeqCst), coordinator.0.stopped.load(SeqCst)), (1, 0));
     wait_for(&page, "document.querySelector('main').textContent.includes('Nothing new begins: draining')")
         .await;
+    // A drain that takes too long is cut short.
+    script::<bool>(&page, "(document.querySelector('dialog').close(), true)").await;
+    click(&page, "#stop").await;
+    wait_for(&page, "document.querySelector('dialog[open]').textContent.includes('taken back now')").await;
+    click(&page, "#stop-yes").await;
+    wait_for(&page, "document.querySelector('dialog[open]').textContent.includes('What ran is taken back')")
+        .await;
+    assert_eq!((coordinator.0.drained.load(SeqCst), coordinator.0.stopped.load(SeqCst)), (1, 1));
     nothing_is_wrong(&page).await;
 
     // The job ends: tiles go, and the pages say so.

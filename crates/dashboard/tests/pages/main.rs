@@ -8,3 +8,4 @@ mod ground;
 mod http;
 mod live;
 mod pages;
+mod report;

@@ -20,7 +20,7 @@ pub async fn click(page: &Page, selector: &str) {
 }
 
 /// What went wrong on the page: errors, refused scripts, hostile text that ran.
-const WATCH: &str = r"
+pub const WATCH: &str = r"
     window.wrong = [];
     addEventListener('error', (event) => wrong.push(String(event.message ?? event.target?.src)), true);
     addEventListener('unhandledrejection', (event) => wrong.push(String(event.reason)));
@@ -105,7 +105,7 @@ async fn every_page_shows_its_figures_in_light_and_in_dark() {
 }
 
 /// WCAG 2.1: text against what is behind it, 4.5:1, or 3:1 where it is large. Gradients and pictures have no text of ours on them.
-const CONTRAST: &str = r"(() => {
+pub const CONTRAST: &str = r"(() => {
     const parse = (text) => (text.match(/[\d.]+/g) ?? []).map(Number);
     const linear = (value) => ((value /= 255) <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
     const light = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
@@ -126,7 +126,7 @@ const CONTRAST: &str = r"(() => {
 })()";
 
 /// Everything that can be acted on has a name, and every picture says what it shows.
-const LABELS: &str = r"(() => {
+pub const LABELS: &str = r"(() => {
     const named = (node) => (node.getAttribute('aria-label') ?? node.labels?.[0]?.textContent ?? node.textContent ?? '').trim() !== '';
     const acted = [...document.querySelectorAll('a, button, input, select, [tabindex=\'0\'], [role=img]')].filter((node) => node.checkVisibility());
     const nameless = acted.filter((node) => !named(node)).concat([...document.querySelectorAll('img:not([alt])')]);

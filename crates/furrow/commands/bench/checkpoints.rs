@@ -6,8 +6,8 @@ use furrow_model::init::{Init, SHARD_BYTES_MAX, Size, StoredType, init};
 
 use super::model_peer::save_checkpoints;
 use super::report::Report;
-use super::scratch::Scratch;
 use crate::Failure;
+use crate::commands::scratch::Scratch;
 
 /// One of each type of number.
 pub struct Types<T> {

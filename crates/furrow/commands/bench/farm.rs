@@ -12,7 +12,7 @@ use super::BenchArgs;
 use super::child::{Farm, Plan};
 use super::pace::{self, Acts, PaceArgs};
 use super::report::Report;
-use super::scratch::Scratch;
+use crate::commands::scratch::Scratch;
 use crate::{Failure, launch};
 
 /// The loop and the farm around it.

@@ -11,9 +11,9 @@ use super::checkpoints::checkpoints;
 use super::llama_peer::{Case, LlamaPeer, Places, Speeds};
 use super::model_ours::{Load, Ours};
 use super::report::Report;
-use super::scratch::Scratch;
 use crate::Failure;
 use crate::commands::model::cores;
+use crate::commands::scratch::Scratch;
 
 /// What to measure.
 #[derive(Debug, Args)]

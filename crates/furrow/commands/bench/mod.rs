@@ -15,7 +15,6 @@ mod pace;
 mod peer;
 mod records;
 mod report;
-mod scratch;
 mod soak;
 mod swap;
 

@@ -18,9 +18,9 @@ use super::checkpoints::{Types, checkpoints};
 use super::model_ours::{Load, Ours, pages};
 use super::model_peer::ModelPeer;
 use super::report::Report;
-use super::scratch::Scratch;
 use crate::Failure;
 use crate::commands::model::cores;
+use crate::commands::scratch::Scratch;
 
 /// What to measure.
 #[derive(Debug, Args)]

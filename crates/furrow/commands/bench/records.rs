@@ -17,7 +17,7 @@ use super::BenchArgs;
 use super::child::{Farm, Plan};
 use super::pace::{self, Page};
 use super::report::{Report, megabytes_a_second};
-use super::scratch::Scratch;
+use crate::commands::scratch::Scratch;
 use crate::{Failure, launch};
 
 /// How much, and where.

@@ -15,7 +15,7 @@ use super::BenchArgs;
 use super::child::{Farm, Plan};
 use super::pace::Page;
 use super::report::{Report, percentile};
-use super::scratch::Scratch;
+use crate::commands::scratch::Scratch;
 use crate::{Failure, launch};
 
 /// How much and with what.

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::BenchArgs;
 use super::pace::{self, Page};
 use super::report::Report;
-use super::scratch::Scratch;
+use crate::commands::scratch::Scratch;
 use crate::{Failure, launch};
 
 /// How many of what.

@@ -1,4 +1,4 @@
-//! A folder that is gone when the benchmark is.
+//! A folder that is gone when what needed it is.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ impl Scratch {
     /// Makes it below another folder, whose disk is the one that is measured.
     pub fn make(below: &Path) -> Result<Self, Failure> {
         let below = std::path::absolute(below)?;
-        let path = below.join(format!("furrow-bench-{}", uuid::Uuid::now_v7().simple()));
+        let path = below.join(format!("furrow-scratch-{}", uuid::Uuid::now_v7().simple()));
         fs::create_dir(&path).map_err(|why| Failure::Input(vec![format!("{}: {why}", path.display())]))?;
         Ok(Self(path))
     }

@@ -1,0 +1,667 @@
+//! What is drawn of a look: pages of lines. Text of strangers comes in through [`clean`] alone, so that no title can move the cursor.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Margin};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Paragraph, Tabs};
+use serde_json::Value;
+
+use super::{Seen, WatchError, Wish};
+use crate::format::{
+    NONE, bytes, count, device_hour, device_name, device_of, dollars, duration, is_obeyed, number, percent,
+    seconds, words,
+};
+
+/// A screen: what was seen last, and what somebody chose.
+#[derive(Debug, Default)]
+pub(super) struct Screen {
+    seen: Option<Seen>,
+    /// Why there is nothing newer.
+    trouble: Option<String>,
+    page: usize,
+    scroll: usize,
+    /// Lines that are there, and lines that fit, when it was drawn last.
+    extent: (usize, usize),
+}
+
+type Page = (&'static str, fn(&Seen, usize) -> Vec<Line<'static>>);
+
+const PAGES: [Page; 5] =
+    [("Overview", overview), ("Time", time), ("Sessions", sessions), ("Ends", ends), ("Workers", workers)];
+
+const KEYS: &str = " 1–5 ←→ page   ↑↓ scroll   q quit";
+/// Columns of a name before a bar.
+const NAME: usize = 24;
+/// Columns of a bar at most: longer ones say no more.
+const BAR_MAX: usize = 60;
+
+impl Screen {
+    /// Takes a look, or why there is none; what was seen before stays.
+    pub fn see(&mut self, look: Result<Seen, WatchError>) {
+        match look {
+            Ok(seen) => (self.seen, self.trouble) = (Some(seen), None),
+            Err(why) => self.trouble = Some(why.to_string()),
+        }
+    }
+
+    /// Does what somebody wants.
+    pub fn take(&mut self, wish: Wish) {
+        let page = match wish {
+            Wish::Page(page) if page < PAGES.len() => page,
+            Wish::Turn(by) => (self.page as isize + by).rem_euclid(PAGES.len() as isize) as usize,
+            _ => self.page,
+        };
+        if page != self.page {
+            (self.page, self.scroll) = (page, 0);
+        }
+        let last = self.extent.0.saturating_sub(self.extent.1);
+        self.scroll = match wish {
+            Wish::Scroll(by) => self.scroll.saturating_add_signed(by).min(last),
+            Wish::Edge(is_end) => {
+                if is_end {
+                    last
+                } else {
+                    0
+                }
+            }
+            _ => self.scroll,
+        };
+    }
+
+    /// Draws all of it.
+    pub fn draw(&mut self, frame: &mut Frame<'_>) {
+        let areas = Layout::vertical([
+            Constraint::Length(1),
+            Constraint::Length(1),
+            Constraint::Fill(1),
+            Constraint::Length(1),
+        ]);
+        let [head, tabs, body, foot] = areas.areas(frame.area());
+        frame.render_widget(Paragraph::new(self.head()), head);
+        let names = PAGES.iter().enumerate().map(|(at, (name, _))| format!("{} {name}", at + 1));
+        let tab =
+            Tabs::new(names).select(self.page).highlight_style(Style::new().add_modifier(Modifier::REVERSED));
+        frame.render_widget(tab, tabs);
+        let body = body.inner(Margin::new(1, 0));
+        let lines = match &self.seen {
+            Some(seen) => (PAGES[self.page].1)(seen, usize::from(body.width)),
+            None => vec![Line::raw("Reading…")],
+        };
+        self.extent = (lines.len(), usize::from(body.height));
+        self.scroll = self.scroll.min(lines.len().saturating_sub(1));
+        let shown: Vec<Line<'_>> = lines.into_iter().skip(self.scroll).collect();
+        frame.render_widget(Paragraph::new(shown), body);
+        frame.render_widget(Paragraph::new(self.foot()), foot);
+    }
+
+    fn head(&self) -> Line<'static> {
+        match &self.seen {
+            Some(seen) => head(seen),
+            None => Line::from(strong("furrow watch")),
+        }
+    }
+
+    fn foot(&self) -> Line<'static> {
+        match &self.trouble {
+            Some(why) => Line::styled(format!(" {}", clean(why)), Style::new().fg(Color::Red)),
+            None => Line::from(quiet(KEYS)),
+        }
+    }
+}
+
+/// Every page below its name, for those who print it.
+pub(super) fn all_pages(seen: &Seen, width: u16) -> Vec<Line<'static>> {
+    let mut lines = vec![head(seen)];
+    for (name, page) in PAGES {
+        lines.extend([Line::default(), Line::from(strong(name))]);
+        lines.extend(page(seen, usize::from(width)));
+    }
+    lines
+}
+
+/// Whose figures these are, and whether it runs.
+fn head(seen: &Seen) -> Line<'static> {
+    let name = strong(text(&seen.overview["head"]["name"]));
+    let live = &seen.overview["live"];
+    let state = if live.is_null() {
+        "nothing runs".to_owned()
+    } else if live["run_over"] == true {
+        "the run is over".to_owned()
+    } else if live["admission"] == "open" {
+        "running".to_owned()
+    } else {
+        format!("nothing new begins: {}", words(&text(&live["admission"])))
+    };
+    let trajectories = count(seen.overview["head"]["trajectories"].as_f64());
+    Line::from(vec![
+        Span::raw(" "),
+        name,
+        Span::raw(format!("   {state}   {trajectories} trajectories published")),
+    ])
+}
+
+fn overview(seen: &Seen, width: usize) -> Vec<Line<'static>> {
+    let (all, live) = (&seen.overview, &seen.overview["live"]);
+    let throughput = &all["throughput"];
+    let device = device_of(all);
+    let mut lines = Vec::new();
+    if !live.is_null() {
+        lines.extend(progress(live, width));
+        lines.push(Line::default());
+    }
+    let rate = throughput["trajectories_per_device_hour"].as_f64();
+    if rate.is_some() {
+        let hour = device_hour(device);
+        let hours = number(all["device_hours"].as_f64());
+        let note = format!("{} scored in {hours} {hour}s", count(throughput["scored"].as_f64()));
+        lines.push(figure(&format!("Trajectories per {hour}"), &number(rate), &note));
+        let ceilings = [
+            ("measured".to_owned(), rate),
+            (format!("{}-bound", device_name(device)), throughput["ceiling_device_bound"].as_f64()),
+            ("session-bound".to_owned(), throughput["ceiling_session_bound"].as_f64()),
+        ];
+        let most = ceilings.iter().filter_map(|(_, value)| *value).fold(0.0, f64::max);
+        for (name, value) in ceilings {
+            lines.push(bar(&format!("  {name}"), value.unwrap_or(0.0) / most, &number(value), width));
+        }
+    } else {
+        let note = format!(
+            "{} scored in {}",
+            count(all["counts"]["scored"].as_f64()),
+            seconds(all["wall_seconds"].as_f64())
+        );
+        lines.push(figure(
+            "Trajectories per hour",
+            &number(throughput["trajectories_per_hour"].as_f64()),
+            &note,
+        ));
+        let slots = number(throughput["trajectories_per_slot_hour"].as_f64());
+        lines.push(figure("… per slot-hour", &slots, "an hour of a slot, full or empty"));
+    }
+    let judged = |counts: &Value| {
+        format!("{} of {} judged", count(counts["successes"].as_f64()), count(counts["judged"].as_f64()))
+    };
+    let training = &all["training"];
+    lines.push(figure("Success rate", &percent(training["success_rate"].as_f64()), &judged(training)));
+    let evaluated = &all["evaluated"];
+    if evaluated["trajectories"].as_u64() > Some(0) {
+        lines.push(figure(
+            "Success in evaluations",
+            &percent(evaluated["success_rate"].as_f64()),
+            &judged(evaluated),
+        ));
+    }
+    lines.push(figure(
+        "Mean reward",
+        &number(training["reward_mean"].as_f64()),
+        &format!("of {} scored", count(training["scored"].as_f64())),
+    ));
+    let steps = format!("{} steps a trajectory", number(all["counts"]["steps_mean"].as_f64()));
+    lines.push(figure("Steps per second", &number(throughput["steps_per_second"].as_f64()), &steps));
+    let counts = &all["counts"];
+    let failed = format!(
+        "{} of {} attempts",
+        count(counts["failed"].as_f64()),
+        count(counts["trajectories"].as_f64())
+    );
+    lines.push(figure("Failed by the farm", &percent(counts["failure_rate"].as_f64()), &failed));
+    let versions = &all["versions"];
+    let behind = match versions["staleness_mean"].as_f64() {
+        Some(mean) => format!(
+            "{} behind on average, at most {}",
+            number(Some(mean)),
+            count(versions["staleness_max"].as_f64())
+        ),
+        None => "no staleness is recorded".to_owned(),
+    };
+    lines.push(figure("Policy version", &count(versions["newest"].as_f64()), &behind));
+    if let Some(newest) = live["version_newest"].as_i64() {
+        let current = live["version"].as_i64().unwrap_or_default();
+        lines.push(figure(
+            "… in use now",
+            &current.to_string(),
+            &format!("{newest} is the newest published: lag {}", newest - current),
+        ));
+    }
+    if let Some(cost) = all["cost_usd_per_trajectory"].as_f64() {
+        lines.push(figure(
+            "Cost of a trajectory",
+            &dollars(Some(cost)),
+            &format!("{} in all", dollars(all["cost_usd"].as_f64())),
+        ));
+    }
+    lines.push(Line::default());
+    let tokens = &all["tokens"];
+    lines.push(figure("Tokens", "a second", "in all"));
+    for kind in ["generated", "prefilled", "reused"] {
+        let rate = number(tokens[format!("{kind}_per_second")].as_f64());
+        lines.push(figure(&format!("  {kind}"), &rate, &count(tokens[kind].as_f64())));
+    }
+    if let Some(share) = tokens["reused_share"].as_f64() {
+        lines.push(Line::from(quiet(&format!(
+            "  {} of what the model saw was still in its state",
+            plain(&percent(Some(share)))
+        ))));
+    }
+    lines
+}
+
+/// How far a job is, and when it ends.
+fn progress(live: &Value, width: usize) -> Vec<Line<'static>> {
+    let (closed, planned) = (live["groups_closed"].as_f64(), live["groups_planned"].as_f64());
+    let share =
+        closed.zip(planned).filter(|(_, planned)| *planned > 0.0).map(|(closed, planned)| closed / planned);
+    let left = match (live["run_over"] == true, live["eta_seconds"].as_f64()) {
+        (true, _) => "over".to_owned(),
+        (false, Some(left)) => format!("{} left", seconds(Some(left))),
+        (false, None) => "time left is being measured".to_owned(),
+    };
+    let counted = |name: &str| count(live[name].as_f64());
+    let told = format!("{} of {} groups, {left}", count(closed), count(planned));
+    let trajectories = format!(
+        "{} running, {} scored, {} failed, {} published",
+        counted("running"),
+        counted("scored"),
+        counted("failed"),
+        counted("published")
+    );
+    let rate = &live["success_rate"];
+    let interval = format!(
+        "[{}, {}] of {} judged so far",
+        percent(rate["low"].as_f64()),
+        percent(rate["high"].as_f64()),
+        counted("judged")
+    );
+    let mut lines = vec![bar("Groups closed", share.unwrap_or(0.0), &percent(share), width)];
+    lines.extend([figure("", "", &told), figure("", "", &trajectories)]);
+    if !rate.is_null() {
+        lines.push(figure("Success rate, live", &percent(rate["value"].as_f64()), &interval));
+    }
+    lines
+}
+
+fn time(seen: &Seen, width: usize) -> Vec<Line<'static>> {
+    let device = device_of(&seen.overview);
+    let mut lines = Vec::new();
+    let wholes = [
+        (format!("Where the {}'s time went", device_name(device)), "device_parts"),
+        ("Where the sessions' time went".to_owned(), "session_parts"),
+        ("What the slots held".to_owned(), "slot_parts"),
+    ];
+    for (title, parts) in wholes {
+        lines.push(Line::from(strong(title)));
+        let listed = seen.overview[parts].as_array().map(Vec::as_slice).unwrap_or_default();
+        if listed.iter().all(|part| part["micros"].as_u64() == Some(0)) {
+            lines.push(Line::from(quiet("  not known here")));
+        }
+        for part in listed.iter().filter(|part| part["micros"].as_u64() > Some(0)) {
+            let told = format!(
+                "{:>7} {:>12}",
+                plain(&percent(part["share"].as_f64())),
+                plain(&duration(part["micros"].as_f64()))
+            );
+            let name = format!("  {}", words(&text(&part["cause"])));
+            lines.push(bar(&name, part["share"].as_f64().unwrap_or(0.0), &told, width));
+        }
+        lines.push(Line::default());
+    }
+    lines
+}
+
+fn sessions(seen: &Seen, width: usize) -> Vec<Line<'static>> {
+    let live = &seen.overview["live"];
+    if live.is_null() {
+        return vec![Line::raw("Nothing runs: no coordinator answers.")];
+    }
+    let listed = seen.sessions["sessions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let acting = listed.iter().filter(|session| session["steps"].as_u64() > Some(0)).count();
+    let counted = |name: &str| live[name].as_u64().unwrap_or_default();
+    let ended = counted("scored") + counted("failed");
+    let mut lines = vec![
+        figure("begin", &(listed.len() - acting).to_string(), "lent, and no step is durable yet"),
+        figure("act", &acting.to_string(), "with a durable step"),
+    ];
+    if let Some(scoring) = live["scoring"].as_u64() {
+        lines.push(figure("are scored", &scoring.to_string(), "ended, and without a verdict yet"));
+    }
+    lines.push(figure(
+        "wait for a shard",
+        &ended.saturating_sub(counted("published")).to_string(),
+        "scored or failed, and not published yet",
+    ));
+    lines.push(Line::default());
+    let row = |cells: [String; 5]| {
+        let [task, steps, since, env, policy] = cells;
+        let wide = width.saturating_sub(52).clamp(12, 48);
+        format!(
+            "{} {steps:>6} {since:>10}  {} {}",
+            padded(&task, wide),
+            padded(&env, 15),
+            padded(&policy, 15)
+        )
+    };
+    let names = ["task", "steps", "for", "environment", "policy"].map(str::to_owned);
+    lines.push(Line::from(quiet(&row(names))));
+    // Those that are longest at it first: there is what is stuck.
+    let mut listed: Vec<&Value> = listed.iter().collect();
+    listed.sort_by_key(|session| session["started_at"].as_i64());
+    for session in listed {
+        let since = session["started_at"].as_i64().map(|at| (seen.at_micros - at).max(0) as f64);
+        let cells = [
+            text(&session["task_id"]),
+            count(session["steps"].as_f64()),
+            duration(since),
+            text(&session["env_worker"]),
+            text(&session["policy_worker"]),
+        ];
+        lines.push(Line::raw(row(cells.map(|cell| plain(&cell)))));
+    }
+    lines
+}
+
+fn ends(seen: &Seen, width: usize) -> Vec<Line<'static>> {
+    let mut lines = Vec::new();
+    for (title, status, none) in
+        [("Ends of scored trajectories", "scored", "none yet"), ("Failures by kind", "failed", "none failed")]
+    {
+        lines.push(Line::from(strong(title)));
+        let listed = seen.overview["ends"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let mut listed: Vec<&Value> = listed.iter().filter(|end| end["status"] == status).collect();
+        listed.sort_by_key(|end| std::cmp::Reverse(end["trajectories"].as_u64()));
+        let whole: f64 = listed.iter().filter_map(|end| end["trajectories"].as_f64()).sum();
+        if listed.is_empty() {
+            lines.push(Line::from(quiet(&format!("  {none}"))));
+        }
+        for end in listed {
+            let times = end["trajectories"].as_f64();
+            let share = times.unwrap_or(0.0) / whole;
+            let told = format!("{:>9} {:>7}", plain(&count(times)), plain(&percent(Some(share))));
+            lines.push(bar(&format!("  {}", words(&text(&end["end"]))), share, &told, width));
+        }
+        lines.push(Line::default());
+    }
+    lines
+}
+
+fn workers(seen: &Seen, _width: usize) -> Vec<Line<'static>> {
+    let listed = seen.job["workers"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if listed.is_empty() {
+        return vec![Line::raw("No worker is known: no coordinator answers.")];
+    }
+    let row = |cells: [String; 6]| {
+        let [worker, role, sessions, heard, memory, version] = cells;
+        format!(
+            "{} {} {sessions:>11} {heard:>12} {memory:>10} {version:>8}",
+            padded(&worker, 24),
+            padded(&role, 12)
+        )
+    };
+    let names = ["worker", "role", "sessions", "last heard", "memory", "version"].map(str::to_owned);
+    let mut lines = vec![Line::from(quiet(&row(names)))];
+    for worker in listed {
+        let sessions =
+            format!("{} of {}", count(worker["sessions"].as_f64()), count(worker["sessions_max"].as_f64()));
+        let cells = [
+            text(&worker["worker"]),
+            words(&text(&worker["role"])),
+            sessions,
+            format!("{} ago", seconds(worker["heard_seconds"].as_f64())),
+            bytes(worker["memory_bytes"].as_f64()),
+            worker["version"].as_i64().map_or_else(|| NONE.to_owned(), |version| version.to_string()),
+        ];
+        lines.push(Line::raw(row(cells.map(|cell| plain(&cell)))));
+    }
+    lines
+}
+
+/// A name, a value, a note.
+fn figure(name: &str, value: &str, note: &str) -> Line<'static> {
+    Line::from(vec![
+        Span::raw(padded(name, NAME + 2)),
+        strong(format!("{:>10}", plain(value))),
+        quiet(&format!("   {}", plain(note))),
+    ])
+}
+
+/// A name, a bar of a share, and what it says. Eighths of a column are drawn.
+fn bar(name: &str, share: f64, told: &str, width: usize) -> Line<'static> {
+    let told = plain(told);
+    let room = width.saturating_sub(NAME + 3 + told.chars().count().max(10)).clamp(8, BAR_MAX);
+    let eighths = (share.clamp(0.0, 1.0) * room as f64 * 8.0).round() as usize;
+    let mut drawn = "█".repeat(eighths / 8);
+    if eighths % 8 > 0 {
+        drawn.push(['▏', '▎', '▍', '▌', '▋', '▊', '▉'][eighths % 8 - 1]);
+    }
+    let rest = " ".repeat(room - drawn.chars().count());
+    let bar = Span::styled(drawn, Style::new().fg(Color::Green));
+    Line::from(vec![Span::raw(padded(name, NAME + 1)), bar, Span::raw(rest), strong(format!(" {told:>10}"))])
+}
+
+/// Text of an answer.
+fn text(value: &Value) -> String {
+    clean(value.as_str().unwrap_or_default())
+}
+
+/// What strangers say, without what a terminal would obey.
+fn clean(text: &str) -> String {
+    text.chars().map(|letter| if is_obeyed(letter) { '\u{fffd}' } else { letter }).collect()
+}
+
+/// Thin gaps are none that every terminal has.
+fn plain(text: &str) -> String {
+    text.replace('\u{202f}', " ")
+}
+
+/// Exactly so many columns, and what is longer is cut.
+fn padded(text: &str, wide: usize) -> String {
+    let mut out = String::new();
+    let mut used = 0;
+    let whole: usize = Span::raw(text).width();
+    for letter in text.chars() {
+        let columns = Span::raw(letter.to_string()).width();
+        let limit = if whole > wide { wide - 1 } else { wide };
+        if used + columns > limit {
+            out.push('…');
+            used += 1;
+            break;
+        }
+        out.push(letter);
+        used += columns;
+    }
+    out + &" ".repeat(wide.saturating_sub(used))
+}
+
+fn strong(text: impl Into<String>) -> Span<'static> {
+    Span::styled(text.into(), Style::new().add_modifier(Modifier::BOLD))
+}
+
+fn quiet(text: &str) -> Span<'static> {
+    Span::styled(text.to_owned(), Style::new().add_modifier(Modifier::DIM))
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+    use serde_json::json;
+
+    use super::*;
+
+    /// A run of a GPU, as docs/DASHBOARD.md has it for an example, while it goes on.
+    fn seen() -> Seen {
+        let overview = json!({
+            "head": { "name": "night", "trajectories": 1234, "device": "gpu" },
+            "live": {
+                "groups_planned": 500, "groups_closed": 125, "running": 3, "scored": 480, "failed": 7, "published": 470, "scoring": 2,
+                "admission": "open", "run_over": false, "eta_seconds": 720.0, "version": 4, "version_newest": 5, "judged": 120,
+                "success_rate": { "value": 0.5, "low": 0.4119, "high": 0.5881 },
+            },
+            "throughput": {
+                "scored": 30, "trajectories_per_device_hour": 30.0, "ceiling_device_bound": 45.0, "ceiling_session_bound": 40.0,
+                "trajectories_per_slot_hour": 15.0, "trajectories_per_hour": 60.0, "steps_per_second": 2.5,
+            },
+            "counts": { "scored": 30, "failed": 1, "trajectories": 31, "failure_rate": 1.0 / 31.0, "steps_mean": 6.5 },
+            "training": { "success_rate": 2.0 / 3.0, "successes": 20, "judged": 30, "reward_mean": 0.7, "scored": 30 },
+            "evaluated": { "trajectories": 0 },
+            "tokens": {
+                "generated": 12_345, "prefilled": 100, "reused": 900, "generated_per_second": 120.0, "prefilled_per_second": 1.0,
+                "reused_per_second": 9.0, "reused_share": 0.9,
+            },
+            "versions": { "newest": 4, "staleness_mean": 0.5, "staleness_max": 2 },
+            "device_hours": 1.0,
+            "device_parts": [
+                { "cause": "decode", "micros": 1_800_000_000u64, "share": 0.5 }, { "cause": "vision", "micros": 0, "share": 0.0 },
+                { "cause": "no_work", "micros": 1_800_000_000u64, "share": 0.5 },
+            ],
+            "session_parts": [{ "cause": "settle", "micros": 61_000_000, "share": 1.0 }],
+            "slot_parts": null,
+            "ends": [
+                { "end": "answered", "status": "scored", "trajectories": 25 }, { "end": "max_steps", "status": "scored", "trajectories": 5 },
+                { "end": "browser_dead", "status": "failed", "trajectories": 1 },
+            ],
+            "cost_usd_per_trajectory": 0.1, "cost_usd": 3.0,
+        });
+        let session = |task: &str, steps: u32, began: i64| json!({ "task_id": task, "steps": steps, "started_at": began, "env_worker": "env-0", "policy_worker": "policy-0" });
+        let hostile = "\u{1b}]0;pwned\u{7}\u{202e}\n<b>";
+        let sessions = json!({ "sessions": [session("book-a-table", 4, 990_000_000), session(hostile, 0, 940_000_000)] });
+        let job = json!({ "workers": [{
+            "worker": "env-0", "role": "env", "sessions": 3, "sessions_max": 8, "heard_seconds": 0.5, "memory_bytes": 1_500_000_000u64,
+            "version": null,
+        }] });
+        Seen { overview, sessions, job, at_micros: 1_000_000_000 }
+    }
+
+    fn text(lines: &[Line<'_>]) -> Vec<String> {
+        lines.iter().map(|line| line.to_string().trim_end().to_owned()).collect()
+    }
+
+    #[test]
+    fn the_overview_says_what_the_page_says() {
+        let full = "█".repeat(41);
+        let want = [
+            format!("Groups closed            {}▎{}     25.0 %", "█".repeat(10), " ".repeat(30)),
+            "                                       125 of 500 groups, 12 min 0 s left".into(),
+            "                                       3 running, 480 scored, 7 failed, 470 published".into(),
+            "Success rate, live            50.0 %   [41.2 %, 58.8 %] of 120 judged so far".into(),
+            String::new(),
+            "Trajectories per GPU-hour         30   30 scored in 1 GPU-hours".into(),
+            format!("  measured               {}▍{}         30", "█".repeat(27), " ".repeat(13)),
+            format!("  GPU-bound              {full}         45"),
+            format!("  session-bound          {}▌{}         40", "█".repeat(36), " ".repeat(4)),
+            "Success rate                  66.7 %   20 of 30 judged".into(),
+            "Mean reward                    0.700   of 30 scored".into(),
+            "Steps per second                2.50   6.50 steps a trajectory".into(),
+            "Failed by the farm             3.2 %   1 of 31 attempts".into(),
+            "Policy version                     4   0.500 behind on average, at most 2".into(),
+            "… in use now                       4   5 is the newest published: lag 1".into(),
+            "Cost of a trajectory          $0.100   $3.00 in all".into(),
+            String::new(),
+            "Tokens                      a second   in all".into(),
+            "  generated                      120   12 345".into(),
+            "  prefilled                        1   100".into(),
+            "  reused                           9   900".into(),
+            "  90.0 % of what the model saw was still in its state".into(),
+        ];
+        assert_eq!(text(&overview(&seen(), 78)), want);
+    }
+
+    #[test]
+    fn time_and_ends_are_bars() {
+        let lines = text(&time(&seen(), 78));
+        assert_eq!(lines[0], "Where the GPU's time went");
+        assert!(
+            lines[1].starts_with("  decode                 ███") && lines[1].ends_with("50.0 %   30 min 0 s"),
+            "{lines:?}"
+        );
+        assert!(lines[2].starts_with("  no work "), "what took no time has no line: {lines:?}");
+        assert_eq!(&lines[7..9], ["What the slots held", "  not known here"]);
+        let lines = text(&ends(&seen(), 78));
+        assert!(lines[1].starts_with("  answered ") && lines[1].ends_with("25  83.3 %"), "{lines:?}");
+        assert!(lines[5].starts_with("  browser dead ") && lines[5].ends_with("1   100 %"), "{lines:?}");
+    }
+
+    #[test]
+    fn sessions_are_told_by_state_and_no_title_moves_the_cursor() {
+        let lines = text(&sessions(&seen(), 100));
+        assert_eq!(
+            lines[..4],
+            [
+                "begin                              1   lent, and no step is durable yet",
+                "act                                1   with a durable step",
+                "are scored                         2   ended, and without a verdict yet",
+                "wait for a shard                  17   scored or failed, and not published yet",
+            ]
+        );
+        assert!(
+            lines[6].starts_with("\u{fffd}]0;pwned\u{fffd}\u{fffd}\u{fffd}<b> "),
+            "the longest first: {lines:?}"
+        );
+        assert!(lines[6].contains("     0       60 s  env-0"), "{lines:?}");
+        assert!(lines[7].starts_with("book-a-table "), "{lines:?}");
+        let printed = seen().lines(100).join("\n");
+        assert!(printed.chars().all(|letter| letter == '\n' || !is_obeyed(letter)), "{printed:?}");
+    }
+
+    #[test]
+    fn workers_are_told_as_they_are() {
+        let lines = text(&workers(&seen(), 100));
+        assert_eq!(
+            lines[1],
+            "env-0                    env               3 of 8   500 ms ago    1.50 GB        –"
+        );
+    }
+
+    #[test]
+    fn names_fill_their_columns() {
+        let check = |name: &str, want: &str| assert_eq!(padded(name, 6), want);
+        check("abc", "abc   ");
+        check("abcdef", "abcdef");
+        check("abcdefg", "abcde…");
+        check("数数数数", "数数… "); // two columns each
+    }
+
+    /// What the screen shows, line by line.
+    fn drawn(screen: &mut Screen, width: u16, height: u16) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| screen.draw(frame)).unwrap();
+        let buffer = terminal.backend().buffer().clone();
+        let line =
+            |y: u16| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
+        (0..height).map(line).collect()
+    }
+
+    #[test]
+    fn keys_choose_pages_and_scroll() {
+        let mut screen = Screen::default();
+        assert_eq!(drawn(&mut screen, 60, 8)[2], " Reading…");
+        screen.see(Ok(seen()));
+        let first = drawn(&mut screen, 80, 10);
+        assert_eq!(
+            first[0],
+            " night   running   1 234 trajectories published".replace("1 234", "1\u{202f}234")
+        );
+        assert!(first[1].contains("1 Overview") && first[1].contains("5 Workers"), "{first:?}");
+        assert!(first[2].starts_with(" Groups closed "), "{first:?}");
+        assert!(first[9].contains("q quit"), "{first:?}");
+        screen.take(Wish::Scroll(3));
+        assert!(drawn(&mut screen, 80, 10)[2].starts_with(" Success rate, live"));
+        screen.take(Wish::Edge(true));
+        assert!(drawn(&mut screen, 80, 10)[8].contains("still in its state"));
+        screen.take(Wish::Scroll(1000));
+        assert!(drawn(&mut screen, 80, 10)[8].contains("still in its state"), "no further than its end");
+        screen.take(Wish::Turn(-1));
+        assert!(drawn(&mut screen, 80, 10)[2].starts_with(" worker "), "round, and from the top");
+        screen.take(Wish::Page(2));
+        assert!(drawn(&mut screen, 80, 10)[2].starts_with(" begin "));
+        screen.take(Wish::Page(9));
+        assert!(drawn(&mut screen, 80, 10)[2].starts_with(" begin "), "there is no such page");
+        // What was seen stays while nothing newer can be had.
+        screen.see(Err(WatchError::Silent { host: "there".into(), why: "gone".into() }));
+        let lost = drawn(&mut screen, 80, 10);
+        assert!(lost[9].contains("does not answer: gone") && lost[2].starts_with(" begin "), "{lost:?}");
+        for (width, height) in [(1, 1), (3, 2), (20, 4), (300, 80)] {
+            drawn(&mut screen, width, height);
+        }
+    }
+}
