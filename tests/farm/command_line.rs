@@ -75,7 +75,7 @@ fn wrong_input_is_told_by_key_value_and_remedy() {
 fn nobody_reads_what_it_says_and_it_works_all_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    let good = job(here, "");
+    let good = job(here, "[policy]\nkind = \"scripted\"\n");
     let unread = || {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
@@ -85,7 +85,7 @@ fn nobody_reads_what_it_says_and_it_works_all_the_same() {
         (&["check", &good, "--json"][..], 0),
         (&["tasks", "list", &good], 0),
         (&["check", "absent.toml"], 2),
-        (&["run", &good, "--air", "20", "--json"], 0),
+        (&["run", &good, "--air", "2000", "--json"], 0),
         (&["report", "run"], 0),
     ] {
         let mut command = std::process::Command::new(FURROW);
