@@ -119,7 +119,7 @@ pub fn report_html(runs: &[RunFigures]) -> String {
         .with(element("p").set("class", "note").text(provenance(&runs)))
         .with_all(runs.iter().flat_map(problems))
         .with(section("Figures", "figures-table", figures(&runs)))
-        .with_all(plots.into_iter().map(|plot| plot.figure()))
+        .with_all(plots.into_iter().map(plots::Plot::figure))
         .with_all(runs.iter().flat_map(|run| run.tables.iter().map(move |table| (run, table))).map(
             |(run, table)| {
                 let of_run = if runs.len() > 1 {

@@ -20,12 +20,14 @@ pub(crate) fn element(tag: &'static str) -> Element {
 
 impl Element {
     /// With an attribute.
+    #[expect(clippy::needless_pass_by_value, reason = "what is made on the spot, or borrowed, alike")]
     pub fn set(mut self, name: &str, value: impl ToString) -> Self {
         self.head.push_str(&format!(" {name}=\"{}\"", escaped(&value.to_string())));
         self
     }
 
     /// With text behind what is there.
+    #[expect(clippy::needless_pass_by_value, reason = "what is made on the spot, or borrowed, alike")]
     pub fn text(mut self, text: impl AsRef<str>) -> Self {
         self.body.push_str(&escaped(text.as_ref()));
         self

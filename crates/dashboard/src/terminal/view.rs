@@ -430,7 +430,7 @@ fn bar(name: &str, share: f64, told: &str, width: usize) -> Line<'static> {
     let room = width.saturating_sub(NAME + 3 + told.chars().count().max(10)).clamp(8, BAR_MAX);
     let eighths = (share.clamp(0.0, 1.0) * room as f64 * 8.0).round() as usize;
     let mut drawn = "█".repeat(eighths / 8);
-    if eighths % 8 > 0 {
+    if !eighths.is_multiple_of(8) {
         drawn.push(['▏', '▎', '▍', '▌', '▋', '▊', '▉'][eighths % 8 - 1]);
     }
     let rest = " ".repeat(room - drawn.chars().count());

@@ -491,14 +491,14 @@ fn planted_bugs_are_caught() {
         Arc::get_mut(&mut constraint.texts).unwrap().plant(id(book, b"a\""), State::Plain);
     });
     check("half a character", |book, constraint| {
-        Arc::get_mut(&mut constraint.texts).unwrap().plant(id(book, b"\xE6\x97"), State::Plain)
+        Arc::get_mut(&mut constraint.texts).unwrap().plant(id(book, b"\xE6\x97"), State::Plain);
     });
     check("an open escape", |book, constraint| {
-        Arc::get_mut(&mut constraint.texts).unwrap().plant(id(book, b"x\\"), State::Plain)
+        Arc::get_mut(&mut constraint.texts).unwrap().plant(id(book, b"x\\"), State::Plain);
     });
     check("a reserve too small", |_, constraint| constraint.max_tokens += 5);
     check("a control byte", |book, constraint| {
-        Arc::get_mut(&mut constraint.texts).unwrap().plant(id(book, b"\n"), State::Plain)
+        Arc::get_mut(&mut constraint.texts).unwrap().plant(id(book, b"\n"), State::Plain);
     });
 }
 
@@ -657,7 +657,7 @@ fn whatever_is_drawn_is_of_the_schema_and_fits() {
                         .unwrap_or_else(|why| panic!("seed {seed}: {why} in {text}"));
                     match source {
                         Some(source) => {
-                            assert!(is_of(source, source, &value), "seed {seed}: {text} of {source}")
+                            assert!(is_of(source, source, &value), "seed {seed}: {text} of {source}");
                         }
                         None => assert!(value.is_object(), "seed {seed}: {text}"),
                     }
