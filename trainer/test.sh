@@ -6,6 +6,7 @@
 #
 # FURROW_TRAINER_RUN and FURROW_TRAINER_CHECKPOINT name a run of a model policy and its checkpoint: their rows are tested, too.
 # Without them runs/quickstart-model and .cache/tiny-7 are taken where they are there.
+# FURROW names the program that real farms are started with; without it what is built in target/ is taken.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=.cache/trainer

@@ -79,14 +79,17 @@ def test_a_trunk_is_used_and_gives_the_gradients_of_a_packed_row(tmp_path: Path)
 def test_the_command_finds_no_gap_and_finds_one_where_there_is(tmp_path: Path) -> None:
     acted(tmp_path)
     checkpoint = load(CHECKPOINT)
-    gaps = recompute(checkpoint, Reader(tmp_path), 100)
+    gaps = recompute({0: checkpoint}, Reader(tmp_path), 100)
     assert gaps.counts["steps"] == 18 and gaps.counts["draws"] == 36
     assert 0 < gaps.largest("float32") < 1e-4
     with torch.no_grad():
         checkpoint.policy.language_model.lm_head.weight *= 1.05
-    assert recompute(checkpoint, Reader(tmp_path), 100).largest("float32") > 1e-3
-    other = recompute(checkpoint, Reader(tmp_path), 100, version=1)
+    assert recompute({0: checkpoint}, Reader(tmp_path), 100).largest("float32") > 1e-3
+    other = recompute({1: checkpoint}, Reader(tmp_path), 100)
     assert other.largest("float32") == 0 and other.largest("float32, mixed versions") > 1e-3
+    assert other.counts["draws of versions without a checkpoint"] == 36
+    some = recompute({0: checkpoint}, Reader(tmp_path), 7, seed=3)
+    assert some.counts["steps"] == some.counts["steps of one version, 0"] == 7 and some.counts["draws"] == 14
 
 
 def test_scores_are_those_of_the_distribution_drawn_from(tmp_path: Path) -> None:

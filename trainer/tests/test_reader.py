@@ -6,14 +6,17 @@ import json
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from farm import Farm
+from farm import Farm, schema
 from furrow_trainer.data import Choice, Cursor, Reader
 from furrow_trainer.data.manifest import Manifest
 from furrow_trainer.data.reader import share
+from furrow_trainer.data.rows import STEP_COLUMNS, _plain
 from furrow_trainer.errors import DataError
 
 
@@ -227,6 +230,29 @@ def test_an_expired_file_is_counted_and_does_not_stop_the_stream(tmp_path: Path)
     reader = Reader(tmp_path)
     assert drain(reader) == ["g001"]
     assert reader.counts["files expired before they were read"] == 3
+
+
+def test_values_made_by_columns_are_pyarrows_own() -> None:
+    """Every column of a step, with nulls wherever the schema has them, beside `to_pylist`."""
+    rng = np.random.default_rng(5)
+
+    def value(dtype: pa.DataType, nullable: bool) -> Any:
+        if nullable and rng.random() < 0.4:
+            return None
+        if pa.types.is_struct(dtype):
+            return {member.name: value(member.type, member.nullable) for member in dtype}
+        if pa.types.is_list(dtype):
+            return [value(dtype.value_type, dtype.value_field.nullable) for _ in range(int(rng.integers(3)))]
+        if pa.types.is_fixed_size_binary(dtype):
+            return rng.bytes(dtype.byte_width)
+        number = int(rng.integers(100))
+        return {"string": f"é{number}", "bool": number % 2 == 0, "binary": rng.bytes(number)}.get(str(dtype), number)
+
+    fields = [field for field in schema("steps") if field.name in STEP_COLUMNS]
+    for field in fields:
+        column = pa.array([value(field.type, field.nullable) for _ in range(40)], field.type)
+        for part in (column, column.slice(7, 20), column.slice(0, 0)):
+            assert _plain(part) == part.to_pylist(), field
 
 
 def test_damage_is_named(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def test_log_probs_of_a_thousand_steps_are_recomputed() -> None:
-    gaps = recompute(load(CHECKPOINT), Reader(RUN, Choice(trainable="rl"), verify=True), 1000)
+    gaps = recompute({0: load(CHECKPOINT)}, Reader(RUN, Choice(trainable="rl"), verify=True), 1000)
     print(dict(gaps.counts), gaps.table())
     assert gaps.counts["draws"] > 0 and gaps.largest("float32") < 1e-3
 

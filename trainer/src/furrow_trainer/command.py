@@ -43,18 +43,21 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of all jobs, such as env.browser")
     one.add_argument("--report", type=Path, help="where the report is written; output_dir/report unless it is given")
     one.set_defaults(run=_learn)
-    one = commands.add_parser("bench", help="how fast a run is read, and a model trained")
-    one.add_argument("run_dir", type=Path)
+    one = commands.add_parser("bench", help="how fast a run is read, beside plain pyarrow, and a model trained")
+    one.add_argument("run_dir", type=Path, help="a run; with --furrow a directory that one is collected in first")
+    one.add_argument("--furrow", help="the program: collect 300 trajectories on pages of air, with screenshots of 200 kB")
     one.add_argument("--checkpoint", type=Path, help="also time training steps of this checkpoint on the run's model trajectories")
-    one.add_argument("--seconds", type=float, default=5.0, help="how long each part is repeated")
-    one.add_argument("--json", action="store_true")
+    one.add_argument("--seconds", type=float, default=5.0, help="how long each part is repeated in a round")
+    one.add_argument("--rounds", type=int, default=5)
+    _measuring(one)
     one.set_defaults(run=_bench)
     one = commands.add_parser("recompute", help="compare recorded log-probabilities with a checkpoint's")
     one.add_argument("run_dir", type=Path)
     one.add_argument("checkpoint", type=Path)
-    one.add_argument("--steps", type=int, default=1000, help="most steps to compare, of trajectories drawn at random")
+    one.add_argument("--steps", type=int, default=1000, help="most steps to compare, drawn at random")
     one.add_argument("--seed", type=int, default=0, help="of that draw")
     one.add_argument("--version", type=int, default=0, help="policy version that the checkpoint is")
+    one.add_argument("--published", action="append", default=[], metavar="VERSION=DIR", help="the checkpoint of another version of the run")
     one.add_argument("--tolerance", type=float, default=1e-3, help="largest gap allowed in float32, PNG, one version")
     one.add_argument("--json", action="store_true")
     one.set_defaults(run=_recompute)
@@ -117,11 +120,19 @@ def _learn(args: argparse.Namespace) -> int:
     return 0
 
 
-def _bench(args: argparse.Namespace) -> int:
-    from . import bench
+def _measuring(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--anyway", action="store_true", help="measure although other work loads the machine")
+    one.add_argument("--json", action="store_true")
 
-    found = bench.bench(args.run_dir, args.checkpoint, args.seconds)
-    print(json.dumps(found, indent=1) if args.json else "\n".join(f"{name}: {value:,.1f}" for name, value in found.items()))
+
+def _bench(args: argparse.Namespace) -> int:
+    from .bench import reading
+    from .bench.report import Report
+
+    report = Report(args.anyway)
+    run_dir = reading.collect(args.run_dir, args.furrow) if args.furrow else args.run_dir
+    reading.bench(run_dir, args.checkpoint, args.seconds, args.rounds, report)
+    print(json.dumps(report.value(), indent=1) if args.json else report.text())
     return 0
 
 
@@ -130,7 +141,14 @@ def _recompute(args: argparse.Namespace) -> int:
     from .model import load
     from .recompute import recompute
 
-    gaps = recompute(load(args.checkpoint), Reader(args.run_dir, Choice(trainable="rl")), args.steps, args.version, seed=args.seed)
+    folders = {args.version: args.checkpoint}
+    for pair in args.published:
+        version, equals, folder = pair.partition("=")
+        if not (version.isdecimal() and equals):
+            raise ConfigError(f"--published: {pair!r}; use VERSION=DIR")
+        folders[int(version)] = Path(folder)
+    checkpoints = {version: load(folder) for version, folder in folders.items()}
+    gaps = recompute(checkpoints, Reader(args.run_dir, Choice(trainable="rl")), args.steps, seed=args.seed)
     table = gaps.table()
     if args.json:
         print(json.dumps({"counts": gaps.counts, "gaps": table}, indent=1))

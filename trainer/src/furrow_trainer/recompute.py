@@ -1,13 +1,14 @@
-"""Recomputes what a policy said it sampled, from rows and a checkpoint alone, and says how far apart the two are.
+"""Recomputes what a policy said it sampled, from rows and checkpoints alone, and says how far apart the two are.
 
-One forward pass a sequence, as training runs it. Tokens whose state or draw belongs to another version than the checkpoint's, JPEG
+One forward pass a sequence, as training runs it, on the checkpoint of the version that drew. Tokens whose state another version wrote, JPEG
 pictures (decoders differ) and bfloat16 checkpoints are told apart, not judged.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,16 +16,19 @@ import torch
 
 from .data import Reader
 from .data.rows import Step, Trajectory
-from .learn.batch import padded, split
+from .learn.batch import Batch, padded, split
 from .learn.images import Images
 from .learn.scores import score
 from .learn.sequence import Sequence, sequences
 from .model import Checkpoint
 
+# Steps that were drawn, by trajectory.
+Drawn = dict[str, set[int]]
+
 
 @dataclass(slots=True)
 class Gaps:
-    """Absolute differences by kind (`float32`, `float32, JPEG`, `mixed versions`, ..) and column."""
+    """Absolute differences by kind (`float32`, `float32, JPEG`, `float32, mixed versions`, ..) and column."""
 
     values: dict[tuple[str, str], list[np.ndarray]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
@@ -54,58 +58,117 @@ class Gaps:
         return max((float(part.max()) for (found, _), parts in self.values.items() if found == kind for part in parts), default=0.0)
 
 
-def recompute(checkpoint: Checkpoint, reader: Reader, steps_max: int, version: int = 0, tokens_max: int = 4096, seed: int = 0) -> Gaps:
-    """Compares the steps of trajectories drawn at random, some `steps_max` steps, with a checkpoint that has policy version `version`."""
-    assert checkpoint.config.vision is not None, "a text model reads no screenshots"
-    vision = checkpoint.config.vision
-    gaps = Gaps()
-    rounded = any(dtype != torch.float32 for dtype in checkpoint.dtypes.values())
+def recompute(checkpoints: Mapping[int, Checkpoint], reader: Reader, steps_max: int, tokens_max: int = 4096, seed: int = 0) -> Gaps:
+    """Compares `steps_max` steps drawn at random with the checkpoints of the policy versions that drew them.
+
+    What a version without a checkpoint drew is counted, and told among mixed versions: the newest there is computes it.
+    """
+    first = next(iter(checkpoints.values()))
+    assert first.config.vision is not None, "a text model reads no screenshots"
+    vision = first.config.vision
+    work = _Work(checkpoints, tokens_max)
     # Groups hold rows' places, no screenshots: all of them are looked at before any step is read.
     groups = list(reader.groups())
-    chosen = _drawn([one for group in groups for one in group.trajectories], steps_max, seed)
+    drawn = _drawn([one for group in groups for one in group.trajectories], steps_max, seed)
     for group in groups:
         images = Images(vision.tiling, vision.rows_per_tile)
-        taken = [(one, reader.steps(one)) for one in group.trajectories if one.trajectory_id in chosen]
-        gaps.counts["steps"] += sum(len(steps) for _, steps in taken)
-        _compare(checkpoint, gaps, taken, images, version, "bfloat16" if rounded else "float32", tokens_max)
-        gaps.counts.update(images.counts)
+        for trajectory in group.trajectories:
+            if trajectory.trajectory_id in drawn:
+                work.take(trajectory, reader.steps(trajectory), drawn[trajectory.trajectory_id], images)
+        work.compare(images)
+        work.gaps.counts.update(images.counts)
         reader.done(group)
-    return gaps
+    return work.gaps
 
 
-def _drawn(trajectories: list[Trajectory], steps_max: int, seed: int) -> set[str]:
-    """Ids of trajectories in an order by chance, until they have so many steps."""
-    found: set[str] = set()
-    steps = 0
-    for index in np.random.default_rng(seed).permutation(len(trajectories)):
-        if steps >= steps_max:
-            break
-        found.add(trajectories[index].trajectory_id)
-        steps += trajectories[index].num_steps
+def _drawn(trajectories: Items[Trajectory], steps_max: int, seed: int) -> Drawn:
+    """So many steps, or all: each as likely as any other."""
+    every = [(one.trajectory_id, step) for one in trajectories for step in range(one.num_steps)]
+    found: Drawn = {}
+    for index in np.random.default_rng(seed).permutation(len(every))[:steps_max]:
+        name, step = every[index]
+        found.setdefault(name, set()).add(step)
     return found
 
 
-def _compare(
-    checkpoint: Checkpoint, gaps: Gaps, taken: Iterable[tuple[Trajectory, list[Step]]], images: Images, version: int, dtype: str, tokens_max: int
-) -> None:
-    found: list[Sequence] = []
-    formats: dict[str, str] = {}
-    for trajectory, steps in taken:
-        found += sequences(trajectory, steps, images)
-        formats[trajectory.trajectory_id] = ", JPEG" if any(step.image_format == "jpeg" for step in steps) else ""
-    for part in split(found, tokens_max):
-        batch = padded(part, images)
-        with torch.inference_mode():
-            got = score(checkpoint.policy, batch)
+@dataclass(slots=True)
+class _Taken:
+    """A sequence that holds steps that were drawn, and the step of each of its drawn tokens that is compared, -1 for the others."""
+
+    sequence: Sequence
+    step_of: np.ndarray
+    is_jpeg: bool
+
+
+class _Work:
+    def __init__(self, checkpoints: Mapping[int, Checkpoint], tokens_max: int) -> None:
+        self.checkpoints, self.tokens_max = checkpoints, tokens_max
+        self.gaps = Gaps()
+        rounded = any(dtype != torch.float32 for one in checkpoints.values() for dtype in one.dtypes.values())
+        self.dtype = "bfloat16" if rounded else "float32"
+        self.taken: list[_Taken] = []
+
+    def take(self, trajectory: Trajectory, steps: list[Step], drawn: set[int], images: Images) -> None:
+        """Takes a trajectory's sequences that hold drawn steps, and counts these."""
+        is_jpeg = any(step.image_format == "jpeg" for step in steps)
+        for sequence in sequences(trajectory, steps, images):
+            begin, end = sequence.steps
+            parts = []
+            for step in steps[begin : end + 1]:
+                assert step.response_token_ids is not None
+                mask = step.response_mask if step.response_mask is not None else np.ones(len(step.response_token_ids), np.bool_)
+                parts.append(np.full(int(mask.sum()), step.step if step.step in drawn else -1))
+            step_of = np.concatenate(parts)
+            if (step_of >= 0).any():
+                self.taken.append(_Taken(sequence, step_of, is_jpeg))
+                self.count(sequence, step_of, is_jpeg)
+
+    def count(self, sequence: Sequence, step_of: np.ndarray, is_jpeg: bool) -> None:
+        """Steps by whether one version wrote their state and their response."""
+        draws = sequence.draws
+        version, state = draws.version[draws.sampled], draws.state_version[draws.sampled]
+        for step in np.unique(step_of[step_of >= 0]):
+            mine = step_of == step
+            one = (version[mine] == state[mine]).all() and version[mine].min() == version[mine].max()
+            self.gaps.counts["steps"] += 1
+            self.gaps.counts["steps of one version" if one else "steps of mixed versions"] += 1
+            self.gaps.counts["steps with a JPEG"] += is_jpeg
+            if one:
+                self.gaps.counts[f"steps of one version, {int(version[mine][0])}"] += 1
+
+    def compare(self, images: Images) -> None:
+        """Compares all that was taken, each version's tokens with its own checkpoint."""
+        by_versions: dict[tuple[int, ...], list[_Taken]] = {}
+        for one in self.taken:
+            draws = one.sequence.draws
+            versions = np.unique(draws.version[draws.sampled][one.step_of >= 0])
+            by_versions.setdefault(tuple(int(version) for version in versions), []).append(one)
+        self.taken = []
+        for drawn_by, taken in by_versions.items():
+            of = {id(one.sequence): one for one in taken}
+            for part in split([one.sequence for one in taken], self.tokens_max):
+                batch = padded(part, images)
+                mine = [of[id(sequence)] for sequence in batch.sequences]
+                for version in drawn_by:
+                    self.compare_batch(batch, mine, version)
+
+    def compare_batch(self, batch: Batch, taken: list[_Taken], version: int) -> None:
+        """The tokens of a batch that a version drew."""
         t = batch.targets
-        mixed = (t.version != t.state_version) | (t.version != version)
-        for index, sequence in enumerate(batch.sequences):
-            mine = t.sequence == index
-            for is_mixed, kind in ((False, dtype + formats[sequence.trajectory_id]), (True, f"{dtype}, mixed versions")):
-                where = mine & (mixed == is_mixed)
+        own = torch.from_numpy(np.concatenate([one.step_of for one in taken]) >= 0) & (t.version == version)
+        is_known = version in self.checkpoints
+        if not is_known:
+            self.gaps.counts["draws of versions without a checkpoint"] += int(own.sum())
+        with torch.inference_mode():
+            got = score(self.checkpoints[version if is_known else max(self.checkpoints)].policy, batch)
+        for index, one in enumerate(taken):
+            mine = own & (t.sequence == index)
+            for is_mixed in (False, True):
+                where = mine & (((t.state_version != version) | (not is_known)) == is_mixed)
+                kind = self.dtype + (", JPEG" if one.is_jpeg else "") + (", mixed versions" if is_mixed else "")
                 listed = where & ~t.unlisted
-                gaps.add(kind, "logprobs", (got.whole_logprob - t.whole_logprob)[where].abs().numpy())
-                gaps.add(kind, "sampled_logprobs", (got.logprob - t.logprob)[listed].abs().numpy())
-                gaps.add(kind, "entropy", (got.entropy - t.entropy)[listed].abs().numpy())
-        gaps.counts["draws"] += len(t)
-        gaps.counts["draws whose ids are not listed"] += int(t.unlisted.sum())
+                self.gaps.add(kind, "logprobs", (got.whole_logprob - t.whole_logprob)[where].abs().numpy())
+                self.gaps.add(kind, "sampled_logprobs", (got.logprob - t.logprob)[listed].abs().numpy())
+                self.gaps.add(kind, "entropy", (got.entropy - t.entropy)[listed].abs().numpy())
+        self.gaps.counts["draws"] += int(own.sum())
+        self.gaps.counts["draws whose ids are not listed"] += int((own & t.unlisted).sum())

@@ -89,9 +89,9 @@ def recomputed(course: Course) -> dict[str, Any]:
     names = {"start": course.start} | {f"{arm}-{version:02}": course.weights(arm, version) for arm in ARMS for version in course.examined}
     gaps = Gaps()
     for name, weights in names.items():
-        gaps.merge(recompute(load(weights), Reader(course.out / f"exam-{name}", Choice()), RECOMPUTED))
+        gaps.merge(recompute({0: load(weights)}, Reader(course.out / f"exam-{name}", Choice()), RECOMPUTED))
     last = course.weights("learned", course.versions)
-    mixed = recompute(load(last), Reader(course.out / "learned" / "attempts", Choice(trainable="rl")), RECOMPUTED, course.versions)
+    mixed = recompute({course.versions: load(last)}, Reader(course.out / "learned" / "attempts", Choice(trainable="rl")), RECOMPUTED)
     return {"exams": {"counts": dict(gaps.counts), "gaps": gaps.table()}, "attempts": {"counts": dict(mixed.counts), "gaps": mixed.table()}}
 
 

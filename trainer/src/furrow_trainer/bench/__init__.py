@@ -1,0 +1,1 @@
+"""How fast a run is read, a model trained, the loop goes."""

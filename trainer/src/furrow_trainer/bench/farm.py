@@ -1,0 +1,118 @@
+"""A farm for benchmarks: `furrow run` on pages of air in a directory of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from ..errors import TrainerError
+
+DRAIN_SECONDS = 120.0
+CALL_SECONDS = 600.0
+SAID_BYTES = 2_000
+
+
+class Farm:
+    """One process with all roles, in `folder`; what it says goes to `furrow.out` there.
+
+    Args:
+        folder: new, or holds an earlier one's files.
+        furrow: the program.
+        job: a TOML text without `[run]`, `[tasks]`.
+        tasks: how many pages of air there are, and the steps of each at most.
+        arguments: more of `furrow run`, such as `--air 4000`.
+    """
+
+    def __init__(self, folder: Path, furrow: str, job: str, tasks: tuple[int, int], arguments: list[str]) -> None:
+        self.folder, self.furrow = folder, furrow
+        self.run = folder / "run"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "job.toml").write_text(f'[run]\nname = "run"\noutput_dir = "."\n{job}{_tasks(folder, *tasks)}', "utf8")
+        self.arguments = arguments
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Farm:
+        command = [self.furrow, "run", str(self.folder / "job.toml"), *self.arguments]
+        with (self.folder / "furrow.out").open("ab") as said:
+            try:
+                self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=os.environ)
+            except OSError as error:
+                raise TrainerError(f"{self.furrow} cannot be started: {error}") from error
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.send_signal(signal.SIGTERM if kind is None else signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(DRAIN_SECONDS)
+        self.process.kill()
+        self.process.wait()
+
+    def check(self) -> None:
+        """The farm runs, or an error says why not."""
+        if self.process is not None and self.process.poll() is not None:
+            said = (self.folder / "furrow.out").read_bytes()[-SAID_BYTES:].decode("utf8", "replace")
+            raise TrainerError(f"the farm ended with status {self.process.returncode}; {said}")
+
+    def wait(self, seconds: float) -> None:
+        """Until its run is over.
+
+        Raises:
+            TrainerError: when it took longer, or failed.
+        """
+        assert self.process is not None
+        try:
+            status = self.process.wait(seconds)
+        except subprocess.TimeoutExpired as error:
+            raise TrainerError(f"the farm was not done within {seconds:g} s") from error
+        if status:
+            self.check()
+
+    def wait_for(self, path: Path, seconds: float) -> None:
+        """Until it has made a file."""
+        deadline = time.monotonic() + seconds
+        while not path.exists():
+            self.check()
+            if time.monotonic() > deadline:
+                raise TrainerError(f"the farm made no {path} within {seconds:g} s")
+            time.sleep(0.05)
+
+    def call(self, *arguments: str | Path) -> str:
+        """Runs the program to its end; what it printed."""
+        return call(self.furrow, *arguments)
+
+
+def call(furrow: str, *arguments: str | Path) -> str:
+    """Runs the program to its end; what it printed.
+
+    Raises:
+        TrainerError: when it failed, with what it said.
+    """
+    command = [furrow, *map(str, arguments)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=CALL_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise TrainerError(f"{' '.join(command)}: {error}") from error
+    if done.returncode:
+        raise TrainerError(f"{' '.join(command)} ended with status {done.returncode}; {(done.stderr or done.stdout)[-SAID_BYTES:].strip()}")
+    return done.stdout
+
+
+def _tasks(folder: Path, count: int, steps_max: int) -> str:
+    suite = folder / "air"
+    suite.mkdir(exist_ok=True)
+    (suite / "air.html").write_text("<title>air</title>", "utf8")
+    score = {"kind": "probe", "pointer": "/reward"}
+    tasks = [
+        {"task_id": f"air-{index}", "start_url": "http://air.test/air.html", "max_steps": steps_max, "time_limit_ms": 600_000, "score": score}
+        for index in range(count)
+    ]
+    (suite / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks), "utf8")
+    return f'[[tasks.source]]\nsuite = "air"\npath = {json.dumps(str(suite.resolve()))}\n'
