@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use furrow_coordinator::Identity;
 use furrow_env::sim::{Air, SimConfig};
@@ -26,6 +27,17 @@ pub struct Launch {
     pub set: TaskSet,
     /// Those it is evaluated on, if it is.
     pub eval: Option<TaskSet>,
+}
+
+/// Pages of air instead of a browser's.
+#[derive(Debug, Default, clap::Args)]
+pub struct AirArgs {
+    /// Act on pages of air with screenshots of this many bytes instead of in browsers: to size a farm
+    #[arg(long, value_name = "BYTES")]
+    air: Option<usize>,
+    /// Time that a page of air takes to settle after an action
+    #[arg(long, value_name = "MILLIS", requires = "air", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=600_000))]
+    air_settle: u64,
 }
 
 /// Keys of the resolved job that a resumed run must not change.
@@ -116,10 +128,11 @@ impl Launch {
         if differences.is_empty() { Ok(()) } else { Err(Failure::Input(differences)) }
     }
 
-    /// Where trajectories are acted: real browsers, or air with screenshots of so many bytes.
-    pub async fn stages(&self, air: Option<usize>) -> Result<Arc<dyn Stages>, Failure> {
-        if let Some(screenshot_bytes) = air {
-            return Ok(Arc::new(Air::new(SimConfig { screenshot_bytes, ..SimConfig::default() })));
+    /// Where trajectories are acted: real browsers, or air where it is asked for.
+    pub async fn stages(&self, air: &AirArgs) -> Result<Arc<dyn Stages>, Failure> {
+        if let Some(screenshot_bytes) = air.air {
+            let settle = Duration::from_millis(air.air_settle);
+            return Ok(Arc::new(Air::new(SimConfig { screenshot_bytes, settle, ..SimConfig::default() })));
         }
         let env = &self.job.env;
         let sites = sites(&self.set, self.eval.as_ref(), env)?;

@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use crate::farm::{FURROW, air_tasks, furrow};
+use crate::farm::{FURROW, air_tasks, furrow, pause};
 
 /// A job of air in a folder.
 fn job(folder: &Path, more: &str) -> String {
@@ -124,6 +126,38 @@ fn a_gpu_that_cannot_be_used_is_wrong_input_for_this_machine() {
     set.iter().for_each(|key| arguments.extend(["--set", key]));
     // Without a driver that is what is missing; with one, there are no kernels for the heads of this small tower.
     check(&arguments, here, 2, &["the model cannot be run", "policy.engine"]);
+}
+
+#[test]
+fn a_run_whose_policy_cannot_start_says_why_and_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    check(&["checkpoint", "init", "tiny"], here, 0, &[]);
+    let weights = here.join("tiny/model.safetensors");
+    let mut bytes = fs::read(&weights).unwrap();
+    let last = bytes.len() - 4;
+    bytes[last..].copy_from_slice(&f32::NAN.to_le_bytes());
+    fs::write(&weights, bytes).unwrap();
+    let job = job(here, "[policy]\nkind = \"model\"\ncheckpoint = \"tiny\"\n");
+    let mut child = Command::new(FURROW)
+        .args(["run", &job, "--air", "2000"])
+        .current_dir(here)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let began = Instant::now();
+    while child.try_wait().unwrap().is_none() && began.elapsed() < Duration::from_secs(60) {
+        pause();
+    }
+    let is_over = child.try_wait().unwrap().is_some();
+    child.kill().ok();
+    let output = child.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(is_over, "it goes on without a policy\n{told}");
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("the model cannot be run") && told.contains("holds NaN"), "{told}");
 }
 
 #[test]

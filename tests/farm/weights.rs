@@ -169,6 +169,41 @@ fn two_policy_workers_move_together_and_one_that_lags_is_named() {
     assert_eq!((&said["repeated"], workers(&said)), (&true.into(), both(2).to_vec()));
 }
 
+/// A worker that starts while the weights in use cannot be read is named, and takes them up when they can.
+#[test]
+fn a_worker_that_cannot_read_what_others_run_tries_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let [checkpoint, first] = ["11", "12"].map(|seed| {
+        let path = folder.path().join(format!("tiny-{seed}"));
+        write_checkpoint(&path, seed);
+        path
+    });
+    let job = format!(
+        "{tasks}[policy]\nkind = \"model\"\ncheckpoint = {checkpoint:?}\n[limits]\nlease_millis = 3000\nheartbeat_millis = 300\n",
+        tasks = air_tasks(folder.path(), 1, 1),
+    );
+    // Nobody acts: the run is never over.
+    let mut farm = Farm::new(Ground::Air(4000), &job);
+    farm.start(Role::Coordinator);
+    farm.start(Role::Policy);
+    let one = [first.to_str().unwrap(), "--id", "one"];
+    assert_eq!(published(&farm, publishing(&farm, &one))["version"], 1);
+
+    let away = folder.path().join("away");
+    std::fs::rename(&first, &away).unwrap();
+    farm.start(Role::OtherPolicy);
+    farm.wait_until("registered", Duration::from_secs(60), |now| now.policy_workers == 2);
+    // Then nobody is left that runs it.
+    farm.kill(Role::Policy);
+    let why = "no policy worker runs version 1; otherpolicy-1 runs 0: ";
+    let now = farm.wait_until("named", Duration::from_secs(60), |now| {
+        now.admission.contains(why) && now.admission.contains("tiny-12")
+    });
+    println!("{}", now.admission);
+    std::fs::rename(&away, &first).unwrap();
+    assert_eq!(published(&farm, publishing(&farm, &one))["version"], 1);
+}
+
 /// At each of its crash points the coordinator dies while weights are published or refused, as in a power cut.
 #[test]
 fn no_crash_point_of_publishing_gives_a_number_twice() {

@@ -128,6 +128,7 @@ impl Versions {
             version: PolicyVersion(row.version),
             links,
             weights_sha256: row.weights_sha256.clone(),
+            taken: row.state == VersionState::Taken,
         })
     }
 

@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::commands::run::BeginArgs;
-use crate::launch::{self, Launch};
+use crate::launch::{self, AirArgs, Launch};
 use crate::run_dir::{self, Begin};
 use crate::{Failure, JobArgs, output};
 
@@ -37,9 +37,8 @@ pub struct WorkerArgs {
     /// Name in logs and records; must be another after each start
     #[arg(long)]
     id: Option<String>,
-    /// Act on pages of air with screenshots of this many bytes instead of in browsers
-    #[arg(long, value_name = "BYTES")]
-    air: Option<usize>,
+    #[command(flatten)]
+    air: AirArgs,
 }
 
 /// A policy worker.
@@ -95,7 +94,7 @@ pub fn env(args: &WorkerArgs) -> Result<(), Failure> {
         launch::logs(&launch.job.run_dir, Role::Env, &launch.job.telemetry)?;
         let name = launch::worker_name(args.id.as_deref(), "env")?;
         let stop = launch::stop_on_signal()?;
-        let stages = launch.stages(args.air).await?;
+        let stages = launch.stages(&args.air).await?;
         let config = launch.job.env.worker.clone();
         let over = CancellationToken::new();
         let metrics = launch::metrics(&launch.job.run_dir, Role::Env, &launch.job.telemetry, over.clone())?;

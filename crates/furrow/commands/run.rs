@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::commands::view;
 use crate::job::Job;
-use crate::launch::{self, Launch};
+use crate::launch::{self, AirArgs, Launch};
 use crate::progress::{self, Progress};
 use crate::run_dir::{self, Begin};
 use crate::{Failure, JobArgs, output};
@@ -29,9 +29,8 @@ pub struct RunArgs {
     job: JobArgs,
     #[command(flatten)]
     begin: BeginArgs,
-    /// Act on pages of air with screenshots of this many bytes instead of in browsers: to size a farm
-    #[arg(long, value_name = "BYTES")]
-    air: Option<usize>,
+    #[command(flatten)]
+    air: AirArgs,
     /// Print JSON: one object a change, the last one the result
     #[arg(long)]
     json: bool,
@@ -69,7 +68,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     let dir = launch.job.run_dir.clone();
     launch::runtime()?.block_on(async {
         // The browser comes first: without one there is no run, and no half-made run directory.
-        let stages = launch.stages(args.air).await?;
+        let stages = launch.stages(&args.air).await?;
         if begin == Begin::Resume {
             launch.check_same_job()?;
         }
@@ -116,6 +115,14 @@ async fn farm(
         grace,
         policy_stop.clone(),
     );
+    let policing = async {
+        let policed = policing.await;
+        if policed.is_err() {
+            // No other policy worker will come: without one the coordinator would wait for ever.
+            stop.cancel();
+        }
+        policed
+    };
     let name = launch::worker_name(Some("env-0"), "env")?;
     let acting = async {
         let acted = furrow_env::run(env_config, name, stages, connect, &address, stop.clone()).await;

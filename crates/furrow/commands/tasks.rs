@@ -5,7 +5,7 @@ use furrow_tasks::{Sampler, TaskSet, TaskSpec};
 use serde_json::{Value, json};
 
 use crate::job::Job;
-use crate::launch::{self, Launch};
+use crate::launch::{self, AirArgs, Launch};
 use crate::{Failure, JobArgs, output, prove};
 
 /// What to do with the tasks.
@@ -94,7 +94,7 @@ fn prove_all(args: &CheckArgs, launch: &Launch) -> Result<(), Failure> {
     let Launch { job, set, .. } = launch;
     let at_once = job.env.sessions_max as usize;
     launch::runtime()?.block_on(async {
-        let stages = launch.stages(None).await?;
+        let stages = launch.stages(&AirArgs::default()).await?;
         prove::prove(set, stages, &job.policy.session, args.seeds, at_once, args.json).await
     })
 }

@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use furrow_rollout::{Hashes, Id, PROTOCOL_VERSION, PolicyWorker, SCHEMA_VERSION, WeightsOrder};
+use furrow_rollout::{
+    Hashes, Id, PROTOCOL_VERSION, PolicyVersion, PolicyWorker, SCHEMA_VERSION, WeightsOrder,
+};
 use furrow_wire::v1::policy_service_server::PolicyServiceServer;
 use furrow_wire::v1::registration_service_client::RegistrationServiceClient;
 use furrow_wire::v1::{
@@ -15,6 +17,7 @@ use furrow_wire::{
 };
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::Status;
@@ -252,6 +255,26 @@ type Orders = watch::Sender<Option<WeightsOrder>>;
 /// A worker with weights asks at least this often for newer ones: a trainer waits for it.
 const FOLLOW_MILLIS: u64 = 500;
 
+/// Weights that others run are tried again after so long: files may have come late. Each pause is twice the one before it, for reading 26 GB
+/// takes a disk a minute.
+const AGAIN_MIN: Duration = Duration::from_secs(1);
+const AGAIN_MAX: Duration = Duration::from_secs(120);
+
+/// Weights that could not be taken up.
+#[derive(Debug, Clone, Copy)]
+struct Failed {
+    version: PolicyVersion,
+    pause: Duration,
+    again_at: Instant,
+}
+
+impl Failed {
+    fn once_more(version: PolicyVersion, before: Option<Self>) -> Self {
+        let pause = before.map_or(AGAIN_MIN, |before| (before.pause * 2).min(AGAIN_MAX));
+        Self { version, pause, again_at: Instant::now() + pause }
+    }
+}
+
 /// Characters of a refusal that are passed on.
 const REASON_CHARS_MAX: usize = 2000;
 
@@ -289,22 +312,49 @@ impl Registration {
         Ok(())
     }
 
-    /// Takes up the newest weights that were ordered, one after another. An order that was refused is not tried again: whoever published
-    /// it is told, and publishes another.
+    /// Takes up the newest weights that were ordered, one after another. What could not be taken up and others run is tried again after
+    /// ever longer pauses. What nobody runs is not: whoever published it is told, and publishes another.
     async fn follow(&self, mut heard: watch::Receiver<Option<WeightsOrder>>) {
-        while heard.changed().await.is_ok() {
+        let mut failed: Option<Failed> = None;
+        loop {
             let order = heard.borrow_and_update().clone();
-            let Some(order) = order.filter(|order| self.policy.version() < Some(order.version)) else {
-                continue;
+            let order = order.filter(|order| self.policy.version() < Some(order.version));
+            let same =
+                failed.filter(|failed| order.as_ref().is_some_and(|order| order.version == failed.version));
+            let again_at = match (order, same) {
+                (Some(order), Some(failed)) if order.taken && failed.again_at > Instant::now() => {
+                    Some(failed.again_at)
+                }
+                (Some(order), same) if order.taken || same.is_none() => {
+                    failed = self.take_up(&order, same).await;
+                    continue;
+                }
+                _ => None,
             };
-            let version = order.version.0;
-            let refused = self.policy.take_weights(&order).await.err().map(|reason| {
-                tracing::error!(version, reason, "published weights are refused; those in use stay");
-                let reason = reason.chars().take(REASON_CHARS_MAX).collect();
-                WeightsRefusal { version, reason }
-            });
-            *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = refused;
+            let again = async {
+                match again_at {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                changed = heard.changed() => if changed.is_err() { return },
+                () = again => {}
+            }
         }
+    }
+
+    /// Takes up these weights; says when they are to be tried again if that failed, as it may have before.
+    async fn take_up(&self, order: &WeightsOrder, before: Option<Failed>) -> Option<Failed> {
+        let version = order.version.0;
+        let refused = self.policy.take_weights(order).await.err().map(|reason| {
+            tracing::error!(version, reason, "published weights are refused; those in use stay");
+            let reason = reason.chars().take(REASON_CHARS_MAX).collect();
+            WeightsRefusal { version, reason }
+        });
+        let failed = refused.is_some().then(|| Failed::once_more(order.version, before));
+        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = refused;
+        failed
     }
 
     /// Hands on an order that says something new.
@@ -312,7 +362,7 @@ impl Registration {
         let Some(message) = order else { return };
         match weights_order_from(message) {
             Ok(order) => drop(orders.send_if_modified(|last| {
-                let is_new = last.as_ref().is_none_or(|last| last.version != order.version);
+                let is_new = last.as_ref() != Some(&order);
                 if is_new {
                     *last = Some(order);
                 }

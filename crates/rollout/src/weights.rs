@@ -31,6 +31,9 @@ pub struct WeightsOrder {
     pub links: Vec<WeightsLink>,
     /// What they hash to, once a worker has loaded them: others must find the same.
     pub weights_sha256: Option<String>,
+    /// Whether a worker runs them or ran them: then they can be run, and whoever could not tries again. Else another may be about to
+    /// say that nobody can.
+    pub taken: bool,
 }
 
 /// Directories that one version is made of at most. Each is opened when a worker starts; 64 deltas of 100 MB are 6.4 GB to read.

@@ -70,7 +70,7 @@ labels! {
         DiskReserve = "disk_reserve",
         /// Too much is waiting to be scored or published.
         Backlog = "backlog",
-        /// No policy worker is registered.
+        /// No policy worker is registered, or none of them runs the weights in use.
         NoPolicyWorker = "no_policy_worker",
         /// The budget of failures is spent.
         FailureBudget = "failure_budget",

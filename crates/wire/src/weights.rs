@@ -16,6 +16,7 @@ pub fn weights_order_from(message: v1::WeightsOrder) -> Result<WeightsOrder, Wir
         version: PolicyVersion(message.version),
         links: message.links.into_iter().map(weights_link_from).collect::<Result<_, _>>()?,
         weights_sha256: message.weights_sha256.map(sha256_from).transpose()?,
+        taken: message.taken,
     })
 }
 
@@ -25,6 +26,7 @@ pub fn weights_order_into(noun: &WeightsOrder) -> v1::WeightsOrder {
         version: noun.version.0,
         links: noun.links.iter().map(weights_link_into).collect(),
         weights_sha256: noun.weights_sha256.clone(),
+        taken: noun.taken,
     }
 }
 

@@ -240,9 +240,14 @@ fn assignment() -> impl Strategy<Value = Assignment> {
 fn order() -> impl Strategy<Value = WeightsOrder> {
     let link = (prop::sample::select(&WeightsForm::ALL[..]), "/[a-z/]{0,40}")
         .prop_map(|(form, directory)| WeightsLink { form, directory });
-    (1..i32::MAX, vec(link, 0..4), option::of("[0-9a-f]{64}")).prop_map(|(version, links, weights_sha256)| {
-        WeightsOrder { version: PolicyVersion(version), links, weights_sha256 }
-    })
+    (1..i32::MAX, vec(link, 0..4), option::of("[0-9a-f]{64}"), any::<bool>()).prop_map(
+        |(version, links, weights_sha256, taken)| WeightsOrder {
+            version: PolicyVersion(version),
+            links,
+            weights_sha256,
+            taken,
+        },
+    )
 }
 
 proptest! {
@@ -402,6 +407,7 @@ fn orders_that_nobody_could_follow_are_refused() {
         version: 3,
         links: vec![wire::v1::WeightsLink { form: "delta".into(), directory: "/w/3".into() }],
         weights_sha256: None,
+        taken: false,
     };
     let check = |change: &dyn Fn(&mut wire::v1::WeightsOrder), want: &str| {
         let mut message = good();

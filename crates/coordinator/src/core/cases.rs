@@ -813,9 +813,14 @@ impl Office {
 
     /// What a heartbeat with this word is answered: the version to run.
     fn beat(&mut self, name: &str, run: WeightsRun) -> Option<i32> {
+        self.order(name, run).map(|(version, _)| version)
+    }
+
+    /// The same, and whether anybody runs it.
+    fn order(&mut self, name: &str, run: WeightsRun) -> Option<(i32, bool)> {
         match self.ask(|call| Event::Heartbeat { call, worker: worker(name), run, health: Health::default() })
         {
-            Answer::Heard { known: true, weights, .. } => weights.map(|order| order.version.0),
+            Answer::Heard { known: true, weights, .. } => weights.map(|order| (order.version.0, order.taken)),
             other => panic!("{other:?}"),
         }
     }
@@ -900,6 +905,29 @@ fn a_worker_that_was_started_again_gets_nothing_until_it_has_caught_up() {
     assert_eq!(office.serving(), ["a"]);
     office.beat("c", runs(2));
     assert_eq!(office.serving(), ["a", "c"]);
+}
+
+#[test]
+fn a_worker_that_cannot_run_what_others_run_is_told_again_and_named() {
+    let mut office = Office::new(1, 1, rules());
+    office.env("env", 8);
+    office.model("a", runs(0));
+    office.publish("p", full("/w/1")).unwrap();
+    assert_eq!(office.order("a", runs(0)), Some((1, false)));
+    assert_eq!(office.order("a", runs(1)), Some((1, true)));
+    office.model("b", runs(0));
+    assert_eq!(office.order("b", cannot(0, 1)), Some((1, true)), "others run it: it can be run");
+    assert_eq!((office.serving(), office.pause()), (vec!["a".to_owned()], None));
+    office.ask(|call| Event::Leave { call, worker: worker("a") });
+    assert_eq!(office.try_lease(1), Some((Vec::new(), false)));
+    let (reason, detail) = office.core.pause().unwrap();
+    assert_eq!(reason, PauseReason::NoPolicyWorker);
+    assert_eq!(detail, "no policy worker runs version 1; b runs 0: its file is torn");
+    let told =
+        office.effects.iter().filter(|effect| matches!(effect, Effect::Tell(Notice::VersionLags { .. })));
+    assert_eq!(told.count(), 1, "it is told once");
+    assert_eq!(office.order("b", runs(1)), Some((1, true)));
+    assert_eq!((office.lease(1).len(), office.pause()), (1, None));
 }
 
 #[test]

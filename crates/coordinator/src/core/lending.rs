@@ -276,10 +276,7 @@ impl Core {
             let detail = format!("{backlog} trajectories wait to be scored or published");
             return Some((PauseReason::Backlog, detail));
         }
-        if self.policy_workers.is_empty() {
-            return Some((PauseReason::NoPolicyWorker, "no policy worker is registered".to_owned()));
-        }
-        None
+        self.why_none_may_serve().map(|detail| (PauseReason::NoPolicyWorker, detail))
     }
 
     fn paced(&self) -> Option<(PauseReason, String)> {

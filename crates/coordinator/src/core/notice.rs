@@ -28,6 +28,7 @@ pub enum Notice {
     VersionProposed { version: i32 },
     VersionTaken { version: i32, worker: Id<PolicyWorker> },
     VersionRefused { version: i32, reason: String },
+    VersionLags { version: i32, worker: Id<PolicyWorker>, reason: String },
     EvaluationBegun { version: i32, problems: u64 },
     EvaluationEnded(Evaluated),
     Paused { reason: PauseReason, detail: String },
@@ -84,6 +85,9 @@ impl Notice {
             }
             Notice::VersionRefused { version, reason } => {
                 tracing::error!(version, reason, "no policy worker can run published weights");
+            }
+            Notice::VersionLags { version, worker, reason } => {
+                tracing::warn!(version, %worker, reason, "a policy worker cannot run published weights");
             }
             Notice::EvaluationBegun { version, problems } => {
                 say::EvaluationBegun { version: *version, problems: *problems }.emit();

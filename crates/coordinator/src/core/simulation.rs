@@ -13,7 +13,7 @@ use rand::rngs::ChaCha12Rng;
 use rand::{RngExt, SeedableRng};
 
 use super::{
-    Answer, Call, Core, Decision, Drawn, Effect, Event, Grant, Health, Now, Over, Plan, Publication,
+    Answer, Call, Core, Decision, Drawn, Effect, Event, Grant, Health, Notice, Now, Over, Plan, Publication,
     Reported, Rules, Schedule, ShardNews, Spooled, Tallies, WeightsRun, WorkerId,
 };
 use crate::assign::PolicyOffer;
@@ -61,7 +61,8 @@ fn simulate(seed: u64, fencing: bool) -> Result<World, Violation> {
 
 struct World {
     chance: ChaCha12Rng,
-    /// In a third of the worlds weights are published and every second version is evaluated.
+    /// In two thirds of the worlds weights are published; in one of these thirds every second version is evaluated.
+    has_weights: bool,
     schedule: Option<Schedule>,
     /// Weights that were published, and what each trajectory of an evaluation was lent on.
     published: u32,
@@ -129,9 +130,10 @@ struct Hold {
 struct Policy {
     life: u32,
     dead_until: u64,
-    /// The weights it runs, and those it was told to.
+    /// The weights it runs, those it was told to, and the last that it could not.
     runs: i32,
     ordered: i32,
+    refused: Option<i32>,
 }
 
 #[derive(Clone)]
@@ -238,6 +240,7 @@ impl World {
         };
         Self {
             chance: ChaCha12Rng::seed_from_u64(seed),
+            has_weights: seed % 3 < 2,
             schedule: seed.is_multiple_of(3).then_some(Schedule {
                 every_versions: 2,
                 problems: 2,
@@ -283,7 +286,7 @@ impl World {
             self.soon(100, Happening::PolicyBeat { policy });
         }
         self.soon(1_500, Happening::Fault);
-        if self.schedule.is_some() {
+        if self.has_weights {
             self.soon(2_000, Happening::Train);
         }
         Ok(())
@@ -337,9 +340,11 @@ impl World {
             }
             Happening::PolicyBeat { policy } => self.policy_beat(policy),
             Happening::TakeUp { policy, life } => {
+                let cannot = !self.is_calm() && self.one_in(4);
                 let policy = &mut self.policies[policy];
                 if policy.life == life {
-                    policy.runs = policy.ordered;
+                    policy.refused = cannot.then_some(policy.ordered);
+                    policy.runs = if cannot { policy.runs } else { policy.ordered.max(policy.runs) };
                 }
                 Ok(())
             }
@@ -452,7 +457,7 @@ impl World {
                     Answer::Heard { known: false, .. } => return self.register_policy(policy),
                     Answer::Heard { weights: Some(order), .. }
                     | Answer::Registered { weights: Some(order), .. } => {
-                        self.follow_order(policy, order.version.0);
+                        self.follow_order(policy, order.version.0, order.taken);
                     }
                     _ => {}
                 }
@@ -899,9 +904,11 @@ impl World {
         self.apply(Event::Publish { call, publication })
     }
 
-    fn follow_order(&mut self, policy: usize, version: i32) {
-        let life = self.policies[policy].life;
-        if version > self.policies[policy].ordered {
+    /// What could not be run is tried again if others run it.
+    fn follow_order(&mut self, policy: usize, version: i32, taken: bool) {
+        let Policy { life, runs, ordered, refused, .. } = self.policies[policy];
+        let once_more = taken && refused == Some(version);
+        if version > runs && (version != ordered || once_more) {
             self.policies[policy].ordered = version;
             self.soon(800, Happening::TakeUp { policy, life });
         }
@@ -909,8 +916,10 @@ impl World {
 
     /// What a policy worker says of its weights, where it has some.
     fn run_of(&self, policy: usize) -> WeightsRun {
-        let version = self.schedule.map(|_| self.policies[policy].runs);
-        WeightsRun { version, weights_sha256: version.map(hash), refused: None }
+        let version = self.has_weights.then_some(self.policies[policy].runs);
+        let refused = self.policies[policy].refused.filter(|_| version.is_some());
+        let refused = refused.map(|version| (version, "its file is torn".to_owned()));
+        WeightsRun { version, weights_sha256: version.map(hash), refused }
     }
 
     /// What the policy worker of a trajectory runs as it acts.
@@ -1066,6 +1075,7 @@ fn seeds(usual: u64) -> std::ops::Range<u64> {
 fn nothing_is_lost_nothing_is_twice_and_every_seed_replays() {
     let (mut kills, mut drains, mut stale) = (0, 0, 0);
     let (mut complete, mut cut) = (0, 0);
+    let (mut taken, mut refused, mut lags) = (0, 0, 0);
     for seed in seeds(SEEDS) {
         let mut world = simulate(seed, true).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
         let again = simulate(seed, true).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
@@ -1077,15 +1087,27 @@ fn nothing_is_lost_nothing_is_twice_and_every_seed_replays() {
         kills += world.life - world.drained;
         drains += world.drained;
         stale += world.log.iter().filter(|(_, decision)| is_fenced(decision)).count();
+        for (_, decision) in &world.log {
+            let is = |of: fn(&Mutation) -> bool| decision.commit.iter().filter(|one| of(one)).count() as u64;
+            taken += is(|mutation| matches!(mutation, Mutation::VersionTaken { .. }));
+            refused += is(|mutation| matches!(mutation, Mutation::VersionRefused { .. }));
+            let lag = |effect: &&Effect| matches!(effect, Effect::Tell(Notice::VersionLags { .. }));
+            lags += decision.at_once.iter().chain(&decision.then).filter(lag).count() as u64;
+        }
     }
     let seeds = seeds(SEEDS).end;
     println!("{seeds} seeds: {kills} coordinators killed, {drains} drained, {stale} stale calls refused");
     println!("{complete} evaluations complete, {cut} cut");
+    println!("{taken} versions taken, {refused} refused, {lags} times a worker could not run one");
     // Few seeds prove nothing about how often something happens.
     assert!(
         seeds < 100 || u64::from(kills) > seeds && u64::from(drains) > seeds / 8 && stale as u64 > seeds / 4
     );
     assert!(seeds < 100 || complete > seeds / 4 && cut > seeds / 20, "{complete} {cut}");
+    assert!(
+        seeds < 100 || taken > seeds / 4 && refused > seeds / 50 && lags > seeds / 10,
+        "{taken} {refused} {lags}"
+    );
 }
 
 #[test]

@@ -125,7 +125,11 @@ impl Core {
         // Before the worker is told of anything newer.
         self.begin_evaluation(turn);
         if let Some(refused) = &run.refused {
-            self.refusals.insert(worker.clone(), refused.clone());
+            let before = self.refusals.insert(worker.clone(), refused.clone());
+            if before.as_ref() != Some(refused) {
+                let (version, reason) = refused.clone();
+                turn.tell(Notice::VersionLags { version, worker: worker.clone(), reason });
+            }
             self.refuse_if_nobody_can(refused, turn);
         }
     }
@@ -169,6 +173,19 @@ impl Core {
             self.behind.contains_key(worker).then(|| "it has not taken up the version in use yet".to_owned())
         };
         self.strangers.get(worker).cloned().or_else(behind)
+    }
+
+    /// Why none of the policy workers that are there may be given sessions.
+    pub(super) fn why_none_may_serve(&self) -> Option<String> {
+        if self.policy_workers.keys().any(|worker| self.may_serve(worker)) {
+            return None;
+        }
+        let Some((worker, seat)) = self.policy_workers.iter().next() else {
+            return Some("no policy worker is registered".to_owned());
+        };
+        let (own, current) = (seat.offer.version.unwrap_or(0), self.versions.current());
+        let why = self.lag(worker, own, current).unwrap_or_default();
+        Some(format!("no policy worker runs version {current}; {worker} runs {own}: {why}"))
     }
 
     /// How far a version is; 0: the newest.

@@ -133,7 +133,12 @@ async fn exchange(
     for version in 1..=args.versions {
         let directory = checkpoints[usize::from(version) % 2].display().to_string();
         let links = vec![WeightsLink { form: WeightsForm::Full, directory }];
-        let order = WeightsOrder { version: PolicyVersion(version.into()), links, weights_sha256: None };
+        let order = WeightsOrder {
+            version: PolicyVersion(version.into()),
+            links,
+            weights_sha256: None,
+            taken: false,
+        };
         match ground.model.take_weights(&order).await {
             Ok(taken) => {
                 report.add("pause", "ms", taken.pause_micros as f64 / 1e3);

@@ -127,7 +127,7 @@ fn write_adapter(dir: &Path, base: &Checkpoint) {
 
 fn order(version: i32) -> WeightsOrder {
     let links = published().links[(version % KINDS) as usize].clone();
-    WeightsOrder { version: PolicyVersion(version), links, weights_sha256: None }
+    WeightsOrder { version: PolicyVersion(version), links, weights_sha256: None, taken: false }
 }
 
 /// The weights of a version; 0 is the job's own checkpoint.
@@ -435,8 +435,12 @@ async fn bad_weights_are_refused_with_their_file_and_tensor_and_the_old_ones_sta
         assert_eq!(model.version(), Some(PolicyVersion(0)));
     };
     let link = WeightsLink { form: WeightsForm::Delta, directory: broken.display().to_string() };
-    let of_delta =
-        || WeightsOrder { version: PolicyVersion(1), links: vec![link.clone()], weights_sha256: None };
+    let of_delta = || WeightsOrder {
+        version: PolicyVersion(1),
+        links: vec![link.clone()],
+        weights_sha256: None,
+        taken: false,
+    };
     delta("backbone.norm_f.weight", f32::INFINITY);
     check(of_delta(), &["backbone.norm_f.weight", "delta.safetensors", "at index 0", "finite"]).await;
     delta("backbone.norm_g.weight", 1.0);
