@@ -1,4 +1,4 @@
-"""Benchmarks measure what they say: each part reads the whole run."""
+"""Benchmarks measure what they say: each part reads the whole run, and both arms of the loop differ in what they wait for."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from farm import Farm
-from furrow_trainer.bench import reading
+from furrow_trainer.bench import loop, reading
 from furrow_trainer.bench.report import Report
 from furrow_trainer.errors import TrainerError
+from places import PROGRAM
 
 
 def test_each_part_of_the_reader_reads_all_of_it(tmp_path: Path) -> None:
@@ -38,3 +39,14 @@ def test_a_busy_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TrainerError, match="more than 1; wait, or measure with --anyway"):
         Report(anyway=False)
     assert Report(anyway=True).conditions["load"] == 3.0
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="no furrow program: build one, or name it in FURROW")
+def test_the_farm_that_goes_on_waits_less() -> None:
+    report = Report(anyway=True)
+    plan = loop.Plan(str(PROGRAM), sessions=4, trajectories=8, steps=4, settle_seconds=0.5, train_seconds=4.0, versions=2)
+    loop.bench(plan, report)
+    print(report.text())
+    assert report.median("collect, then train: a version") > 4.0 + 0.5
+    assert report.median("collect while training: waiting for its trajectories") < report.median("collect, then train: waiting for its trajectories")
+    assert report.median("collect while training / collect, then train") > 1.0

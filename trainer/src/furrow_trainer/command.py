@@ -1,4 +1,4 @@
-"""The command line: `furrow-trainer sft|rl|learn|bench|recompute|inspect|export`."""
+"""The command line: `furrow-trainer sft|rl|learn|bench|bench-loop|recompute|inspect|export`."""
 
 from __future__ import annotations
 
@@ -51,6 +51,16 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--rounds", type=int, default=5)
     _measuring(one)
     one.set_defaults(run=_bench)
+    one = commands.add_parser("bench-loop", help="a farm that goes on while a trainer works, beside one that collects, then waits")
+    one.add_argument("--furrow", default="furrow", help="the program")
+    one.add_argument("--sessions", type=int, default=16, help="trajectories at once")
+    one.add_argument("--trajectories", type=int, default=32, help="those of a version")
+    one.add_argument("--steps", type=int, default=6, help="of a trajectory, at most")
+    one.add_argument("--settle-seconds", type=float, default=2.0, help="time that each action of the environment takes")
+    one.add_argument("--train-seconds", type=float, default=20.0, help="time that the stub of a trainer sleeps for a version")
+    one.add_argument("--versions", type=int, default=5, help="those measured; one more comes before them")
+    _measuring(one)
+    one.set_defaults(run=_bench_loop)
     one = commands.add_parser("recompute", help="compare recorded log-probabilities with a checkpoint's")
     one.add_argument("run_dir", type=Path)
     one.add_argument("checkpoint", type=Path)
@@ -132,6 +142,17 @@ def _bench(args: argparse.Namespace) -> int:
     report = Report(args.anyway)
     run_dir = reading.collect(args.run_dir, args.furrow) if args.furrow else args.run_dir
     reading.bench(run_dir, args.checkpoint, args.seconds, args.rounds, report)
+    print(json.dumps(report.value(), indent=1) if args.json else report.text())
+    return 0
+
+
+def _bench_loop(args: argparse.Namespace) -> int:
+    from .bench import loop
+    from .bench.report import Report
+
+    report = Report(args.anyway)
+    plan = loop.Plan(args.furrow, args.sessions, args.trajectories, args.steps, args.settle_seconds, args.train_seconds, args.versions)
+    loop.bench(plan, report)
     print(json.dumps(report.value(), indent=1) if args.json else report.text())
     return 0
 
