@@ -90,25 +90,16 @@ fn nobody_reads_what_it_says_and_it_works_all_the_same() {
         (&["run", &good, "--air", "2000", "--json"], 0),
         (&["report", "run"], 0),
     ] {
-        let mut command = std::process::Command::new(FURROW);
+        let mut command = Command::new(FURROW);
         // Its log goes the same way: a run is not lost because a terminal is.
-        command
-            .args(arguments)
-            .current_dir(here)
-            .env("FURROW_LOG", "info")
-            .stdin(std::process::Stdio::null());
+        command.args(arguments).current_dir(here).env("FURROW_LOG", "info").stdin(Stdio::null());
         let ended = command.stdout(unread()).stderr(unread()).status().unwrap();
         assert_eq!(ended.code(), Some(status), "{arguments:?}: {ended}");
     }
     assert!(here.join("run/data/manifest/00000000000000000001.json").exists(), "the run went on to its end");
     // A disk that is full is no reader that left: what was to be kept is not there.
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let ended = std::process::Command::new(FURROW)
-        .args(["check", &good])
-        .current_dir(here)
-        .stdout(full)
-        .output()
-        .unwrap();
+    let ended = Command::new(FURROW).args(["check", &good]).current_dir(here).stdout(full).output().unwrap();
     let told = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert_eq!(ended.status.code(), Some(1), "{told}");
     assert!(told.contains("cannot be written") && !told.contains("panicked"), "{told}");

@@ -192,13 +192,7 @@ impl Office {
             hashes: Hashes::default(),
         };
         let worker = Id::new(name).unwrap();
-        self.ask(|call| Event::RegisterPolicy {
-            call,
-            worker,
-            offer,
-            run: WeightsRun::default(),
-            health: Health::default(),
-        });
+        self.ask(|call| Event::RegisterPolicy { call, worker, offer, run: WeightsRun::default() });
     }
 
     fn try_lease(&mut self, slots: u32) -> Option<(Vec<Grant>, bool)> {
@@ -1343,13 +1337,7 @@ fn a_job_is_not_over_while_a_version_is_evaluated_and_a_policy_without_weights_h
         hashes: Hashes::default(),
     };
     let name = Id::new("policy").unwrap();
-    office.ask(|call| Event::RegisterPolicy {
-        call,
-        worker: name,
-        offer,
-        run: WeightsRun::default(),
-        health: Health::default(),
-    });
+    office.ask(|call| Event::RegisterPolicy { call, worker: name, offer, run: WeightsRun::default() });
     let grants = office.lease(8);
     assert_eq!(problems(&grants).iter().flatten().count(), 4);
     office.end(&grants[4], End::Done);

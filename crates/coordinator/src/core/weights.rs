@@ -169,10 +169,11 @@ impl Core {
 
     /// Why a worker is given no sessions, if it is given none.
     pub(super) fn why_it_waits(&self, worker: &Id<PolicyWorker>) -> Option<String> {
-        let behind = || {
-            self.behind.contains_key(worker).then(|| "it has not taken up the version in use yet".to_owned())
-        };
-        self.strangers.get(worker).cloned().or_else(behind)
+        if self.may_serve(worker) {
+            return None;
+        }
+        let own = self.policy_workers.get(worker)?.offer.version.unwrap_or(0);
+        self.lag(worker, own, self.versions.current())
     }
 
     /// Why none of the policy workers that are there may be given sessions.
@@ -184,7 +185,7 @@ impl Core {
             return Some("no policy worker is registered".to_owned());
         };
         let (own, current) = (seat.offer.version.unwrap_or(0), self.versions.current());
-        let why = self.lag(worker, own, current).unwrap_or_default();
+        let why = self.why_it_waits(worker).unwrap_or_default();
         Some(format!("no policy worker runs version {current}; {worker} runs {own}: {why}"))
     }
 

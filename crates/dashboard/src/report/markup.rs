@@ -27,13 +27,13 @@ impl Element {
     }
 
     /// With text behind what is there.
-    #[expect(clippy::needless_pass_by_value, reason = "what is made on the spot, or borrowed, alike")]
     pub fn text(mut self, text: impl AsRef<str>) -> Self {
         self.body.push_str(&escaped(text.as_ref()));
         self
     }
 
     /// With another element behind what is there.
+    #[expect(clippy::needless_pass_by_value, reason = "an element belongs to one parent")]
     pub fn with(mut self, child: Element) -> Self {
         child.write(&mut self.body);
         self

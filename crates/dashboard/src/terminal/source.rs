@@ -320,7 +320,7 @@ mod tests {
             let got = DashboardAddress::new(address, None);
             match (got, want) {
                 (Ok(got), Ok((host, token))) => {
-                    assert_eq!((got.host.as_str(), got.token.as_deref()), (host, token))
+                    assert_eq!((got.host.as_str(), got.token.as_deref()), (host, token));
                 }
                 (Err(got), Err(want)) => assert!(got.to_string().contains(want), "{got}"),
                 (got, want) => panic!("{address}: {got:?}, not {want:?}"),

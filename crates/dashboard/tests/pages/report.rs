@@ -36,8 +36,8 @@ fn hold(report: &Path, runs: &[&Path]) {
     let python = std::env::var("FURROW_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/figures.py");
     let told = Command::new(python).arg(script).arg("--report").arg(report).args(runs).output().unwrap();
-    println!("{}{}", String::from_utf8_lossy(&told.stdout), String::from_utf8_lossy(&told.stderr));
-    assert!(told.status.success());
+    let said = [told.stdout, told.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    assert!(told.status.success(), "{}", said.concat());
 }
 
 fn write(folder: &TempDir, name: &str, html: &str) -> PathBuf {
@@ -69,7 +69,7 @@ async fn a_report_says_what_the_script_says_and_asks_for_nothing() {
     let (run, folder, chrome) = (night_run(), tempfile::tempdir().unwrap(), Chrome::start().await);
     let figures = figures(run.path(), HOSTILE[0]);
     let html = report_html(std::slice::from_ref(&figures));
-    assert_eq!(html, report_html(&[figures.clone()]), "the same data, the same file");
+    assert_eq!(html, report_html(std::slice::from_ref(&figures)), "the same data, the same file");
     let file = write(&folder, "one.html", &html);
     hold(&file, &[run.path()]);
 
@@ -186,7 +186,7 @@ async fn two_runs_stand_side_by_side() {
 fn an_empty_data_set_has_a_report() {
     let dir = tempfile::tempdir().unwrap();
     let figures = figures(dir.path(), "nothing");
-    let html = report_html(&[figures.clone()]);
+    let html = report_html(std::slice::from_ref(&figures));
     assert!(html.contains("Nothing was judged.") && html.contains("Report of nothing"), "{html}");
     assert!(report_pictures(&[figures]).is_empty());
 }
