@@ -43,6 +43,9 @@ pub fn complain(text: &str) {
 
 /// Rows as a table with aligned columns: the first left, the others right.
 pub fn table(header: &[&str], rows: &[Vec<String>]) {
+    // Names in a data set may be anybody's.
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|cell| furrow_dashboard::clean(cell)).collect()).collect();
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
         cells.chain([header[column].chars().count()]).max().unwrap_or_default()
@@ -56,7 +59,7 @@ pub fn table(header: &[&str], rows: &[Vec<String>]) {
         line(padded.collect::<Vec<_>>().join("  ").trim_end());
     };
     print(header);
-    for row in rows {
+    for row in &rows {
         print(&row.iter().map(String::as_str).collect::<Vec<_>>());
     }
 }

@@ -225,8 +225,16 @@ fn watch_live(run: &Serving, folder: &Path) {
         once.status.success() && text.contains(" run   running ") && text.contains("Success rate, live"),
         "{text}"
     );
-    let told = furrow(&["watch", "run", "--json"], folder);
-    let told: Value = serde_json::from_slice(&told.stdout).unwrap();
+    // A worker's memory is told from the first line of its figures on.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let told = loop {
+        let told = furrow(&["watch", "run", "--json"], folder);
+        let told: Value = serde_json::from_slice(&told.stdout).unwrap();
+        let workers = told["job"]["workers"].as_array().unwrap();
+        if workers.iter().all(|worker| worker["memory_bytes"].is_u64()) || Instant::now() > deadline {
+            break told;
+        }
+    };
     assert!(
         told["overview"]["live"]["running"].as_u64() > Some(0),
         "the run directory leads to the coordinator: {told:#}"

@@ -186,6 +186,7 @@ fn a_worker_that_cannot_read_what_others_run_tries_again() {
     let mut farm = Farm::new(Ground::Air(4000), &job);
     farm.start(Role::Coordinator);
     farm.start(Role::Policy);
+    farm.wait_until("registered", Duration::from_secs(60), |now| now.policy_workers == 1);
     let one = [first.to_str().unwrap(), "--id", "one"];
     assert_eq!(published(&farm, publishing(&farm, &one))["version"], 1);
 
@@ -195,7 +196,7 @@ fn a_worker_that_cannot_read_what_others_run_tries_again() {
     farm.wait_until("registered", Duration::from_secs(60), |now| now.policy_workers == 2);
     // Then nobody is left that runs it.
     farm.kill(Role::Policy);
-    let why = "no policy worker runs version 1; otherpolicy-1 runs 0: ";
+    let why = "no policy worker may serve version 1; otherpolicy-1 runs 0: ";
     let now = farm.wait_until("named", Duration::from_secs(60), |now| {
         now.admission.contains(why) && now.admission.contains("tiny-12")
     });

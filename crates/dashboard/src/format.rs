@@ -101,6 +101,11 @@ pub(crate) fn is_obeyed(letter: char) -> bool {
         || matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// What strangers say, without what a terminal would obey.
+pub fn clean(text: &str) -> String {
+    text.chars().map(|letter| if is_obeyed(letter) { '\u{fffd}' } else { letter }).collect()
+}
+
 /// A word of ours for people: `max_steps` becomes `max steps`.
 pub(crate) fn words(name: &str) -> String {
     name.replace('_', " ")

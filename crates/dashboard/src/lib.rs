@@ -28,6 +28,7 @@ pub use access::{Access, AccessError};
 pub use config::{DashboardConfig, DashboardFile};
 pub use figures::Device;
 pub use follow::Subject;
+pub use format::clean;
 pub use report::{
     Picture, REPORT_RUNS_MAX, ReportError, ReportTable, RunFigures, report_html, report_pictures,
 };

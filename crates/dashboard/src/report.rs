@@ -262,13 +262,18 @@ fn figures(runs: &[RunFigures]) -> Element {
     table(header, rows.collect())
 }
 
-/// Lines of the table by task; the page of Learning has them all.
+/// Lines of the table by task.
 const TASKS_MAX: usize = 200;
 
 /// Success by task, each task of any run; those with the most attempts first.
 fn by_task(runs: &[RunFigures]) -> Element {
-    let tasks = plots::lines_by(runs, "by_task", &["suite", "task_id"]);
-    let (shown, left) = (tasks.len().min(TASKS_MAX), tasks.len().saturating_sub(TASKS_MAX));
+    let mut tasks = plots::lines_by(runs, "by_task", &["suite", "task_id"]);
+    let attempts = |lines: &[Option<&Value>]| -> u64 {
+        lines.iter().flatten().filter_map(|line| line["scored"].as_u64()).sum()
+    };
+    tasks.sort_by_key(|(_, lines)| std::cmp::Reverse(attempts(lines)));
+    let unknown: u64 = runs.iter().filter_map(|run| run.learning["tasks_left_out"].as_u64()).sum();
+    let (shown, left) = (tasks.len().min(TASKS_MAX), tasks.len().saturating_sub(TASKS_MAX) as u64 + unknown);
     let names = runs.iter().flat_map(|run| {
         let of_run =
             |what: &str| if runs.len() > 1 { format!("{what}, {}", run.name) } else { what.to_owned() };

@@ -167,6 +167,8 @@ def _recompute(args: argparse.Namespace) -> int:
         version, equals, folder = pair.partition("=")
         if not (version.isdecimal() and equals):
             raise ConfigError(f"--published: {pair!r}; use VERSION=DIR")
+        if int(version) in folders:
+            raise ConfigError(f"--published: {pair!r}; version {int(version)} is named twice")
         folders[int(version)] = Path(folder)
     checkpoints = {version: load(folder) for version, folder in folders.items()}
     gaps = recompute(checkpoints, Reader(args.run_dir, Choice(trainable="rl")), args.steps, seed=args.seed)
@@ -179,8 +181,8 @@ def _recompute(args: argparse.Namespace) -> int:
         for name, gap in table.items():
             print(f"{name}: {gap['compared']} compared, gap p50 {gap['p50']:.1e}, p99 {gap['p99']:.1e}, max {gap['max']:.1e}")
     worst = gaps.largest("float32")
-    if not gaps.counts["draws"]:
-        print("furrow-trainer: nothing was compared", file=sys.stderr)
+    if not any(kind == "float32" for kind, _ in gaps.values):
+        print("furrow-trainer: nothing was compared that was drawn in float32, from PNG, under one of these versions", file=sys.stderr)
         return 1
     if worst > args.tolerance:
         print(f"furrow-trainer: the largest float32 gap is {worst:.2e}, more than {args.tolerance:g}", file=sys.stderr)

@@ -916,7 +916,7 @@ fn a_worker_that_cannot_run_what_others_run_is_told_again_and_named() {
     assert_eq!(office.try_lease(1), Some((Vec::new(), false)));
     let (reason, detail) = office.core.pause().unwrap();
     assert_eq!(reason, PauseReason::NoPolicyWorker);
-    assert_eq!(detail, "no policy worker runs version 1; b runs 0: its file is torn");
+    assert_eq!(detail, "no policy worker may serve version 1; b runs 0: its file is torn");
     let told =
         office.effects.iter().filter(|effect| matches!(effect, Effect::Tell(Notice::VersionLags { .. })));
     assert_eq!(told.count(), 1, "it is told once");

@@ -248,9 +248,10 @@ impl Core {
             let kept_to = self.groups.get(&lease.group).and_then(|group| group.draw().problem);
             let will_do =
                 |offer: &PolicyOffer| kept_to.is_none_or(|problem| runs(offer.version, problem.version));
+            let is_ready = !behind.contains_key(worker) && !strangers.contains_key(worker);
             let found = match self.policy_workers.get(worker) {
                 Some(seat) if seat.offer.address == *address => None,
-                Some(seat) if will_do(&seat.offer) => Some(facts(worker, &seat.offer)),
+                Some(seat) if is_ready && will_do(&seat.offer) => Some(facts(worker, &seat.offer)),
                 None if now.millis < self.settled_millis => None,
                 _ => rooms.least_loaded_where(Some(*kind), will_do),
             };

@@ -186,7 +186,7 @@ impl Core {
         };
         let (own, current) = (seat.offer.version.unwrap_or(0), self.versions.current());
         let why = self.why_it_waits(worker).unwrap_or_default();
-        Some(format!("no policy worker runs version {current}; {worker} runs {own}: {why}"))
+        Some(format!("no policy worker may serve version {current}; {worker} runs {own}: {why}"))
     }
 
     /// How far a version is; 0: the newest.

@@ -236,7 +236,7 @@ fn success_by_task(runs: &[RunFigures]) -> Plot {
     plot(
         "success-by-task",
         title,
-        success_by(runs, title, "by_task", &["task_id"]),
+        success_by(runs, title, "by_task", &["task_id", "suite"]),
         &note,
         "Nothing was judged.",
     )

@@ -20,6 +20,7 @@ use url::Url;
 
 use super::Seen;
 use crate::follow::{Change, State, Subject, follow};
+use crate::format::clean;
 use crate::live::{self, poll};
 use crate::{Access, api};
 
@@ -92,6 +93,8 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 const WORD_BYTES_MAX: usize = 64 << 10;
 /// Between two answers, and before another try after a lost connection.
 const REST: Duration = Duration::from_secs(1);
+/// Letters of what it says when it refuses.
+const SAID_MAX: usize = 300;
 
 impl DashboardAddress {
     /// Reads `http://host:port/`, with the token as furrow printed it, or a token of a file.
@@ -147,7 +150,8 @@ impl DashboardAddress {
             }
             _ => {
                 let told = within(DEADLINE, self.whole(answer), &silent).await.unwrap_or_default();
-                told["error"].as_str().map_or_else(|| format!("it answered {status}"), str::to_owned)
+                let said = |text: &str| clean(text).chars().take(SAID_MAX).collect();
+                told["error"].as_str().map_or_else(|| format!("it answered {status}"), said)
             }
         };
         Err(WatchError::Refused { host: self.host.clone(), why })

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{Seen, WatchError, Wish};
 use crate::format::{
-    NONE, bytes, count, device_hour, device_name, device_of, dollars, duration, is_obeyed, number, percent,
+    NONE, bytes, clean, count, device_hour, device_name, device_of, dollars, duration, number, percent,
     seconds, words,
 };
 
@@ -443,11 +443,6 @@ fn text(value: &Value) -> String {
     clean(value.as_str().unwrap_or_default())
 }
 
-/// What strangers say, without what a terminal would obey.
-fn clean(text: &str) -> String {
-    text.chars().map(|letter| if is_obeyed(letter) { '\u{fffd}' } else { letter }).collect()
-}
-
 /// Thin gaps are none that every terminal has.
 fn plain(text: &str) -> String {
     text.replace('\u{202f}', " ")
@@ -487,6 +482,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::format::is_obeyed;
 
     /// A run of a GPU, as docs/DASHBOARD.md has it for an example, while it goes on.
     fn seen() -> Seen {

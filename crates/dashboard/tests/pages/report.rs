@@ -152,7 +152,7 @@ async fn two_runs_stand_side_by_side() {
     let scored: Vec<String> = script(&page, &row("Scored")).await;
     assert!(scored[1] != scored[2], "{scored:?}");
     // Both are in each plot: by the hour of wall clock where one does not know its device's, and by name.
-    let missing: Vec<String> = script(&page, "[...document.querySelectorAll('figure svg')].filter((plot) => !['night', 'day'].every((name) => [...plot.querySelectorAll('text')].some((text) => text.firstChild.data === name))).map((plot) => plot.parentElement.id)").await;
+    let missing: Vec<String> = script(&page, "[...document.querySelectorAll('figure svg')].filter((plot) => !['night', 'day'].every((name) => [...plot.querySelectorAll('text')].some((text) => text.firstChild?.data === name))).map((plot) => plot.parentElement.id)").await;
     assert!(missing.is_empty(), "{missing:?}");
     assert!(
         script::<bool>(

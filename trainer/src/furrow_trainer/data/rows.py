@@ -223,7 +223,7 @@ def _valid(column: pa.Array) -> list[bool]:
 
 
 def _spans(column: pa.Array) -> list[tuple[ImageSpan, ...]]:
-    """None where a row has none."""
+    """Empty where a row has none."""
     spans = [ImageSpan(**span) for span in _plain(column.values)]
     offsets = column.offsets.to_pylist()
     ends = zip(offsets, offsets[1:], _valid(column), strict=False)
