@@ -249,9 +249,10 @@ fn watch_live(run: &Serving, folder: &Path) {
     }
     let refused = furrow(&["watch", &address], folder);
     assert_eq!(refused.status.code(), Some(2), "a pipe is no terminal");
-    // `script` gives it a terminal of its own.
+    // `script` gives it a terminal of its own, which has no size until it is given one.
+    let command = format!("stty rows 40 columns 120; exec {FURROW} watch {address}");
     let mut watched = Command::new("timeout")
-        .args(["--foreground", "60", "script", "-qec", &format!("{FURROW} watch {address}"), "/dev/null"])
+        .args(["--foreground", "60", "script", "-qec", &command, "/dev/null"])
         .env("TERM", "xterm")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
