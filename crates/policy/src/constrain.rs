@@ -29,7 +29,7 @@ use furrow_model::sample::Allowed;
 use furrow_model::tokenizer::Tokenizer;
 use furrow_rollout::{FinishReason, Grammar};
 
-use automaton::{Automaton, Node, Place};
+use automaton::{Automaton, Node, Place, TooLarge};
 use layout::Builder;
 use masks::Masks;
 pub use schema::{Schema, SchemaError};
@@ -153,11 +153,13 @@ pub enum ConstraintError {
     Ambiguous,
     /// A schema has too many forms.
     #[error(
-        "the schema has more than {places_max} places; make its lists shorter, with maxItems, or nest less"
+        "the schema has more than {most} {what}; make its lists shorter, with maxItems, nest less or name fewer properties"
     )]
     TooLarge {
+        /// Of what.
+        what: &'static str,
         /// How many there may be.
-        places_max: usize,
+        most: usize,
     },
     /// A reply does not fit.
     #[error(
@@ -179,6 +181,12 @@ pub struct Illegal {
     pub id: u32,
     /// Its index in the response.
     pub index: u32,
+}
+
+impl From<TooLarge> for ConstraintError {
+    fn from(why: TooLarge) -> Self {
+        Self::TooLarge { what: why.what, most: why.most }
+    }
 }
 
 impl Default for Caps {
@@ -256,7 +264,7 @@ impl Constraint {
             return Err(ConstraintError::TooFew { max_tokens, least });
         }
         let texts = Arc::new(Texts::new(lexicon));
-        let masks = Masks::new(&automaton, &texts, lexicon.rows);
+        let masks = Masks::new(&automaton, &texts, lexicon.rows)?;
         Ok(Arc::new(Self { automaton, start, max_tokens, texts, masks, keeps_all_ways: true }))
     }
 
@@ -273,12 +281,12 @@ impl Constraint {
         }
         let mut builder = Builder::new(lexicon)?;
         let start = schema.build(&mut builder, lexicon)?;
-        let (automaton, texts) = (builder.automaton, letters.0.clone());
+        let (automaton, texts) = (builder.automaton.finished(), letters.0.clone());
         let least = automaton.shortest(start);
         if max_tokens < least {
             return Err(ConstraintError::TooFew { max_tokens, least });
         }
-        let masks = Masks::narrowed(&automaton, &texts, lexicon.rows);
+        let masks = Masks::narrowed(&automaton, &texts, lexicon.rows)?;
         Ok(Arc::new(Self { automaton, start, max_tokens, texts, masks, keeps_all_ways: false }))
     }
 

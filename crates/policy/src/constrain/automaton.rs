@@ -24,11 +24,37 @@ pub(super) struct Automaton {
     least: Vec<u32>,
     shortest: Vec<u32>,
     most: Vec<u32>,
+    /// Ids that lead on, of all nodes.
+    edges: usize,
+    /// Ids looked at so far.
+    work: usize,
 }
 
-/// Two ways on begin with the same ids and cannot be told apart.
+/// Why two ways are not joined.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Ambiguous;
+pub(super) enum Unjoined {
+    /// They begin with the same ids and cannot be told apart.
+    Ambiguous,
+    /// They agree for too long, or the automaton is full.
+    TooLarge(TooLarge),
+}
+
+/// What there is more of than there may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TooLarge {
+    pub what: &'static str,
+    pub most: usize,
+}
+
+/// Places: some 100 bytes each.
+const PLACES_MAX: usize = 200_000;
+/// Ids that lead on: 8 bytes each, twice while it is built, so 32 MB. A number takes 50 places of up to 1,110 ids where ids have up to
+/// three digits; 32 of them fit.
+const EDGES_MAX: usize = 2_000_000;
+/// Ids and bytes looked at: some seconds without optimisation. Joining looks at an id three times.
+const WORK_MAX: usize = 8_000_000;
+/// Ids that two ways may share before they part. Names and words have up to 256 bytes.
+const SHARED_MAX: usize = 1000;
 
 impl Automaton {
     /// Where a reply is complete.
@@ -52,22 +78,55 @@ impl Automaton {
     }
 
     /// Either of two ways: they share ids as far as they agree and part there.
-    pub fn either(&mut self, left: Place, right: Place) -> Result<Place, Ambiguous> {
+    pub fn either(&mut self, left: Place, right: Place) -> Result<Place, Unjoined> {
+        self.join(left, right, 0)
+    }
+
+    fn join(&mut self, left: Place, right: Place, shared: usize) -> Result<Place, Unjoined> {
         if left == right {
             return Ok(left);
         }
+        if shared > SHARED_MAX {
+            let what = "ids that two of its ways begin with alike";
+            return Err(Unjoined::TooLarge(TooLarge { what, most: SHARED_MAX }));
+        }
+        self.fits().map_err(Unjoined::TooLarge)?;
         let (Node::Step(ours), Node::Step(theirs)) = (self.at(left).clone(), self.at(right).clone()) else {
-            return Err(Ambiguous);
+            return Err(Unjoined::Ambiguous);
         };
+        self.count(1 + ours.len() + theirs.len());
         let mut edges: BTreeMap<u32, Place> = ours.into_iter().collect();
         for (id, place) in theirs {
             let joined = match edges.get(&id) {
-                Some(other) => self.either(*other, place)?,
+                Some(other) => self.join(*other, place, shared + 1)?,
                 None => place,
             };
             edges.insert(id, joined);
         }
         Ok(self.step(edges))
+    }
+
+    /// Adds to what was looked at.
+    pub fn count(&mut self, work: usize) {
+        self.work = self.work.saturating_add(work);
+    }
+
+    /// Refuses to go on when there is too much of anything.
+    pub fn fits(&self) -> Result<(), TooLarge> {
+        let counted = [
+            ("places", self.nodes.len(), PLACES_MAX),
+            ("ids that lead on", self.edges, EDGES_MAX),
+            ("steps to build it", self.work, WORK_MAX),
+        ];
+        match counted.into_iter().find(|(_, count, most)| count > most) {
+            Some((what, _, most)) => Err(TooLarge { what, most }),
+            None => Ok(()),
+        }
+    }
+
+    /// As it is when nothing is added any more: without the table of equal nodes.
+    pub fn finished(self) -> Self {
+        Self { known: HashMap::new(), ..self }
     }
 
     /// What may come at a place.
@@ -96,6 +155,8 @@ impl Automaton {
     }
 
     fn node(&mut self, node: Node) -> Place {
+        let edges = if let Node::Step(edges) = &node { edges.len() } else { 0 };
+        self.count(1 + edges);
         if let Some(place) = self.known.get(&node) {
             return *place;
         }
@@ -112,6 +173,7 @@ impl Automaton {
             }
             Node::End => (0, 0, 0),
         };
+        self.edges += edges;
         self.least.push(least);
         self.shortest.push(shortest);
         self.most.push(most);
@@ -142,7 +204,11 @@ mod tests {
         assert_eq!(automaton.either(both, left), Ok(both), "equal nodes are one");
         // One way ends where the other goes on: the id alone does not say which.
         let short = automaton.chain(&[1], end);
-        assert_eq!(automaton.either(left, short), Err(Ambiguous));
-        assert_eq!(automaton.either(text, end), Err(Ambiguous));
+        assert_eq!(automaton.either(left, short), Err(Unjoined::Ambiguous));
+        assert_eq!(automaton.either(text, end), Err(Unjoined::Ambiguous));
+        // Ways that agree for longer than a stack is deep.
+        let alike = |last: u32| std::iter::repeat_n(7, 500_000).chain([last]).collect::<Vec<_>>();
+        let (left, right) = (automaton.chain(&alike(1), end), automaton.chain(&alike(2), end));
+        assert!(matches!(automaton.either(left, right), Err(Unjoined::TooLarge(_))));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use furrow_rollout::Grammar;
 
-use super::automaton::{Automaton, Place};
+use super::automaton::{Automaton, Place, Unjoined};
 use super::{Caps, ConstraintError, Lexicon};
 use crate::grammar::{self, Field, FieldKind, Frame, Shape};
 
@@ -141,8 +141,15 @@ impl<'a, 'b> Builder<'a, 'b> {
 impl Builder<'_, '_> {
     /// This text, tokenised alone.
     pub fn fixed(&mut self, text: &str, next: Place) -> Result<Place, ConstraintError> {
+        self.automaton.fits()?;
+        self.automaton.count(text.len());
         let ids = self.lexicon.encode_exactly(text)?;
         Ok(self.automaton.chain(&ids, next))
+    }
+
+    /// From here on numbers are written digit by digit, whatever ids of several digits there are.
+    pub fn digit_by_digit(&mut self) {
+        self.digits.truncate(1);
     }
 
     /// A whole number, both ends included, without leading zeros.
@@ -187,8 +194,7 @@ impl Builder<'_, '_> {
     pub fn words(&mut self, words: &[impl AsRef<str>], next: Place) -> Result<Place, ConstraintError> {
         let mut all: Option<Place> = None;
         for word in words {
-            let ids = self.lexicon.encode_exactly(word.as_ref())?;
-            let way = self.automaton.chain(&ids, next);
+            let way = self.fixed(word.as_ref(), next)?;
             all = Some(match all {
                 Some(others) => self.either(others, way)?,
                 None => way,
@@ -203,6 +209,8 @@ impl Builder<'_, '_> {
         if let Some(place) = number.seen.get(&ends) {
             return Ok(*place);
         }
+        self.automaton.fits()?;
+        self.automaton.count(self.digits.iter().map(Vec::len).sum());
         let mut edges = BTreeMap::new();
         for (id, grown) in self.grown(begun, number) {
             edges.insert(id, self.number(&grown, number)?);
@@ -228,7 +236,10 @@ impl Builder<'_, '_> {
     }
 
     pub fn either(&mut self, left: Place, right: Place) -> Result<Place, ConstraintError> {
-        self.automaton.either(left, right).map_err(|_| ConstraintError::Ambiguous)
+        self.automaton.either(left, right).map_err(|why| match why {
+            Unjoined::Ambiguous => ConstraintError::Ambiguous,
+            Unjoined::TooLarge(why) => why.into(),
+        })
     }
 }
 

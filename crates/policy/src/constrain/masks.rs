@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use furrow_model::sample::Allowed;
 
-use super::automaton::{Automaton, Node, Place};
+use super::automaton::{Automaton, Node, Place, TooLarge};
 use super::text::{State, Texts};
 
 /// Sets of legal ids.
@@ -21,35 +21,58 @@ pub(super) struct Masks {
 /// Set numbers by state and room; `None` for a state that no ids lead out of.
 type TextSets = [Option<Vec<usize>>; State::COUNT];
 
+/// Sets of one automaton: 16 KiB each for 131,072 ids.
+const SETS_MAX: usize = 2048;
+/// Ids of all sets, before equal ones are found: one for each place and number of ids left that opens another way.
+const IDS_MAX: usize = 20_000_000;
+
 impl Masks {
     /// Makes the sets of all places of an automaton whose ways are all kept open.
-    pub fn new(automaton: &Automaton, texts: &Texts, vocabulary: usize) -> Self {
+    pub fn new(automaton: &Automaton, texts: &Texts, vocabulary: usize) -> Result<Self, TooLarge> {
         Self::of(automaton, texts, vocabulary, |_| 0)
     }
 
     /// Makes the sets of all places of an automaton of which one way is kept open.
-    pub fn narrowed(automaton: &Automaton, texts: &Texts, vocabulary: usize) -> Self {
+    pub fn narrowed(automaton: &Automaton, texts: &Texts, vocabulary: usize) -> Result<Self, TooLarge> {
         Self::of(automaton, texts, vocabulary, |place| automaton.shortest(place) + 1)
     }
 
     /// `needed`: ids that must be left for a way to be open.
-    fn of(automaton: &Automaton, texts: &Texts, vocabulary: usize, needed: impl Fn(Place) -> u32) -> Self {
+    fn of(
+        automaton: &Automaton,
+        texts: &Texts,
+        vocabulary: usize,
+        needed: impl Fn(Place) -> u32,
+    ) -> Result<Self, TooLarge> {
         let mut masks = Self { sets: Vec::new(), steps: HashMap::new(), texts: HashMap::new() };
         let open = masks.add_texts(texts);
         // Steps of the same ids have the same set, and texts that are closed by the same ids the same sets.
         let (mut known, mut closed) = (HashMap::new(), HashMap::new());
+        let mut ids_seen = 0usize;
         for (node, place) in automaton.nodes().iter().zip(0..) {
             match node {
                 Node::Step(edges) if edges.len() > 1 => {
                     let mut needs: Vec<u32> = edges.iter().map(|(_, place)| needed(*place)).collect();
                     needs.sort_unstable();
                     needs.dedup();
-                    let sets = needs.into_iter().map(|need| {
+                    ids_seen = ids_seen.saturating_add(needs.len() * edges.len());
+                    if ids_seen > IDS_MAX {
+                        return Err(TooLarge { what: "ids in sets of what may come next", most: IDS_MAX });
+                    }
+                    let mut sets = Vec::with_capacity(needs.len());
+                    for need in needs {
                         let open = edges.iter().filter(|(_, place)| needed(*place) <= need);
                         let ids: Vec<u32> = open.map(|(id, _)| *id).collect();
-                        (need, *known.entry(ids).or_insert_with_key(|ids| masks.add(of(ids, vocabulary))))
-                    });
-                    let sets = sets.collect();
+                        let set = match known.get(&ids) {
+                            Some(set) => *set,
+                            None => {
+                                let set = masks.add_step(&ids, vocabulary)?;
+                                known.insert(ids, set);
+                                set
+                            }
+                        };
+                        sets.push((need, set));
+                    }
                     masks.steps.insert(place, sets);
                 }
                 Node::Text { close, .. } => {
@@ -57,6 +80,7 @@ impl Masks {
                         Node::Step(edges) => edges.iter().map(|(id, _)| *id).collect(),
                         Node::Text { .. } | Node::End => Vec::new(),
                     };
+                    masks.fits()?;
                     let sets =
                         closed.entry(ids).or_insert_with_key(|ids| masks.add_closing(&open, ids, vocabulary));
                     masks.texts.insert(place, sets.clone());
@@ -64,7 +88,7 @@ impl Masks {
                 Node::Step(_) | Node::End => {}
             }
         }
-        masks
+        Ok(masks)
     }
 
     /// Legal ids of a step that leaves a choice, and whether they are all of them, where so many ids are left.
@@ -83,6 +107,16 @@ impl Masks {
     /// How many sets there are.
     pub fn len(&self) -> usize {
         self.sets.len()
+    }
+
+    fn fits(&self) -> Result<(), TooLarge> {
+        let what = "sets of what may come next";
+        if self.sets.len() < SETS_MAX { Ok(()) } else { Err(TooLarge { what, most: SETS_MAX }) }
+    }
+
+    fn add_step(&mut self, ids: &[u32], vocabulary: usize) -> Result<usize, TooLarge> {
+        self.fits()?;
+        Ok(self.add(of(ids, vocabulary)))
     }
 
     /// Sets of a text without its closing ids.

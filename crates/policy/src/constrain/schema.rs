@@ -4,6 +4,8 @@
 //! led to is refused by its name: whoever asked for a pattern must not get a text without it. The automaton has no cycles, so lists and
 //! free objects have a longest form.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use super::automaton::Place;
@@ -75,6 +77,12 @@ const REMARKS: [&str; 11] = [
 const DEPTH_MAX: usize = 16;
 /// Properties, words and ways of one schema.
 const PIECES_MAX: usize = 1000;
+/// Bytes of a schema, written without white space.
+const BYTES_MAX: usize = 32 << 10;
+/// Bytes of a property's name or of a word, as JSON: ways are joined byte by byte.
+const WORD_BYTES_MAX: usize = 256;
+/// JSON has seven types, integers counted apart.
+const KINDS_MAX: usize = 7;
 /// Longest list where a schema names none, and the longest it may name.
 const ITEMS_USUAL: u32 = 16;
 const ITEMS_MAX: u32 = 256;
@@ -82,15 +90,18 @@ const ITEMS_MAX: u32 = 256;
 const WHOLE_MAX: i64 = 999_999_999_999_999;
 /// Digits behind the point.
 const FRACTION_DIGITS: usize = 9;
-/// Places of an automaton: some 100 bytes each.
-const PLACES_MAX: usize = 200_000;
 /// Members of a free object and what each of them may hold.
 const MEMBERS_MAX: u32 = 16;
 const INNER_MAX: u32 = 8;
 
 impl Schema {
-    /// Reads a schema, or says the first thing in it that is not led to.
+    /// Reads a schema, or says the first thing in it that is not led to. Milliseconds, more for what is far too long: not for a thread that
+    /// serves others.
     pub fn check(schema: &Value) -> Result<Self, SchemaError> {
+        let bytes = schema.to_string().len();
+        if bytes > BYTES_MAX {
+            return wrong("$", format!("the schema has {bytes} bytes; use at most {BYTES_MAX}"));
+        }
         let mut reader = Reader { root: schema, pieces_left: PIECES_MAX };
         reader.shape(schema, "$", 0).map(Self)
     }
@@ -112,6 +123,10 @@ impl Schema {
         builder: &mut Builder<'_, '_>,
         lexicon: &Lexicon<'_>,
     ) -> Result<Place, ConstraintError> {
+        if let Shape::Map { .. } = self.0 {
+            // 272 numbers of 50 places with 1,110 ids each would be 15 million ids where ids have up to three digits.
+            builder.digit_by_digit();
+        }
         let end = builder.automaton.end();
         let stop = builder.automaton.chain(&[lexicon.stop], end);
         builder.shape(&self.0, stop)
@@ -163,6 +178,10 @@ impl Reader<'_> {
         match map.get("type") {
             Some(Value::String(kind)) => self.kind(kind, map, path, depth),
             Some(Value::Array(kinds)) if !kinds.is_empty() => {
+                let repeats = |(at, kind): (usize, &Value)| kinds[..at].contains(kind);
+                if kinds.len() > KINDS_MAX || kinds.iter().enumerate().any(repeats) {
+                    return wrong(path, format!("type names up to {KINDS_MAX} types, each once"));
+                }
                 let mut shapes = Vec::new();
                 for kind in kinds {
                     let Some(kind) = kind.as_str() else { return wrong(path, "type names types") };
@@ -210,19 +229,22 @@ impl Reader<'_> {
             Some(Value::Object(properties)) => properties,
             Some(_) => return wrong(path, "properties is an object of schemas"),
         };
-        let required: Vec<&str> = match map.get("required") {
-            None => Vec::new(),
+        let required: HashSet<&str> = match map.get("required") {
+            None => HashSet::new(),
             Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect(),
             Some(_) => return wrong(path, "required is a list of names"),
         };
         if let Some(name) = required.iter().find(|name| !properties.contains_key(**name)) {
+            let name = cut(name);
             return wrong(path, format!("required names {name:?}, which is none of the properties"));
         }
         let mut shapes = Vec::with_capacity(properties.len().min(PIECES_MAX));
         for (name, schema) in properties {
+            let json = Value::from(name.as_str()).to_string();
+            short(&json, path)?;
             let shape = self.shape(schema, &format!("{path}.{name}"), depth + 1)?;
-            let is_required = required.contains(&name.as_str());
-            shapes.push(Property { name: Value::from(name.as_str()).to_string(), shape, is_required });
+            let is_required = required.contains(name.as_str());
+            shapes.push(Property { name: json, shape, is_required });
         }
         Ok(Shape::Object(shapes))
     }
@@ -263,11 +285,12 @@ impl Reader<'_> {
             _ => !map.contains_key("type"),
         };
         if let Some(word) = list.iter().find(|word| !is_of(word)) {
-            let word: String = word.to_string().chars().take(40).collect();
-            return wrong(path, format!("{word} is not of the type that stands beside it"));
+            let word = word.to_string();
+            return wrong(path, format!("{} is not of the type that stands beside it", cut(&word)));
         }
         list.iter().try_for_each(|_| self.take_piece(path))?;
         let mut words: Vec<String> = list.iter().map(Value::to_string).collect();
+        words.iter().try_for_each(|word| short(word, path))?;
         words.sort_unstable();
         words.dedup();
         Ok(Shape::Words(words))
@@ -298,28 +321,44 @@ fn keys_of(kind: &str) -> &'static [&'static str] {
 fn of_kind(map: &Map<String, Value>, kind: &str, kinds: &[Value]) -> Map<String, Value> {
     let is_of = |key: &str, kind: &str| keys_of(kind).contains(&key);
     let others: Vec<&str> = kinds.iter().filter_map(Value::as_str).collect();
-    let is_mine = |key: &str| is_of(key, kind) || !others.iter().any(|other| is_of(key, other));
+    let is_mine = |key: &str| {
+        !REMARKS.contains(&key) && (is_of(key, kind) || !others.iter().any(|other| is_of(key, other)))
+    };
     map.iter().filter(|(key, _)| is_mine(key)).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
 fn only(map: &Map<String, Value>, known: &[&str], path: &str) -> Result<(), SchemaError> {
     let is_known = |key: &&String| known.contains(&key.as_str()) || REMARKS.contains(&key.as_str());
     match map.keys().find(|key| !is_known(key)) {
-        Some(key) => {
-            let key: String = key.chars().take(40).collect();
-            wrong(path, format!("{key:?} is not supported here"))
-        }
+        Some(key) => wrong(path, format!("{:?} is not supported here", cut(key))),
         None => Ok(()),
     }
+}
+
+/// Refuses a name or a word, as JSON, that is too long.
+fn short(word: &str, path: &str) -> Result<(), SchemaError> {
+    if word.len() <= WORD_BYTES_MAX {
+        return Ok(());
+    }
+    let (word, bytes) = (cut(word), word.len());
+    wrong(path, format!("{word}… has {bytes} bytes; names and words have at most {WORD_BYTES_MAX}"))
+}
+
+/// The first characters of a text that comes from outside.
+fn cut(text: &str) -> &str {
+    let end = text.char_indices().nth(40).map_or(text.len(), |(at, _)| at);
+    &text[..end]
 }
 
 fn whole(map: &Map<String, Value>, path: &str) -> Result<Shape, SchemaError> {
     let bound = |key: &str, step: i64| match map.get(key) {
         None => Ok(None),
-        Some(value) => match value.as_i64().filter(|value| value.abs() <= WHOLE_MAX) {
-            Some(value) => Ok(Some(value + step)),
-            None => wrong(path, format!("{key} is a whole number of at most 15 digits")),
-        },
+        Some(value) => {
+            match value.as_i64().filter(|value| value.unsigned_abs() <= WHOLE_MAX.unsigned_abs()) {
+                Some(value) => Ok(Some(value + step)),
+                None => wrong(path, format!("{key} is a whole number of at most 15 digits")),
+            }
+        }
     };
     let from = [bound("minimum", 0)?, bound("exclusiveMinimum", 1)?].into_iter().flatten().max();
     let to = [bound("maximum", 0)?, bound("exclusiveMaximum", -1)?].into_iter().flatten().min();
@@ -332,9 +371,8 @@ fn whole(map: &Map<String, Value>, path: &str) -> Result<Shape, SchemaError> {
 
 impl Builder<'_, '_> {
     fn shape(&mut self, shape: &Shape, next: Place) -> Result<Place, ConstraintError> {
-        if self.automaton.nodes().len() > PLACES_MAX {
-            return Err(ConstraintError::TooLarge { places_max: PLACES_MAX });
-        }
+        self.automaton.fits()?;
+        self.automaton.count(1);
         match shape {
             Shape::Object(properties) => self.object(properties, next),
             Shape::Map { value, members_max } => {

@@ -476,7 +476,8 @@ fn planted_bugs_are_caught() {
             let least = book.constraint(&small(7), 10_000).unwrap().tokens_least();
             let mut constraint = Arc::into_inner(book.constraint(&small(7), least + 9).unwrap()).unwrap();
             plant(&book, &mut constraint);
-            constraint.masks = Masks::new(&constraint.automaton, &constraint.texts, book.pieces.len());
+            constraint.masks =
+                Masks::new(&constraint.automaton, &constraint.texts, book.pieces.len()).unwrap();
             let constraint = Arc::new(constraint);
             let mut rng = ChaCha12Rng::seed_from_u64(seed);
             (0..60).any(|_| {
@@ -632,7 +633,7 @@ fn is_of(root: &Value, schema: &Value, value: &Value) -> bool {
 fn whatever_is_drawn_is_of_the_schema_and_fits() {
     let all = schemas().into_iter().map(|source| (Schema::check(&source).unwrap(), Some(source)));
     let all: Vec<_> = all.chain([(Schema::any_object(), None)]).collect();
-    for seed in 0..4 {
+    for seed in 0..2 {
         let book = Book::random(seed);
         let (lexicon, mut rng) = (book.lexicon(), ChaCha12Rng::seed_from_u64(seed));
         let letters = Letters::of(&lexicon);
@@ -642,9 +643,9 @@ fn whatever_is_drawn_is_of_the_schema_and_fits() {
                 panic!("nothing is no value")
             };
             assert!(matches!(compile(least - 1), Err(ConstraintError::TooFew { .. })));
-            for room in [0, 1, 2, 7, 40, 300] {
+            for room in [0, 2, 40, 300] {
                 let constraint = compile(least + room).unwrap();
-                for round in 0..6 {
+                for round in 0..3 {
                     let walked = match round % 3 {
                         0 => walk(&book, &constraint, &mut anything(&mut rng)),
                         1 => walk(&book, &constraint, &mut restless(&mut rng)),
@@ -771,6 +772,17 @@ fn what_a_schema_says_beyond_that_is_refused_by_name() {
     let wide: serde_json::Map<String, Value> =
         (0..1001).map(|n| (format!("p{n}"), json!({ "type": "null" }))).collect();
     check(&json!({ "type": "object", "properties": wide }), "$.p999", "more than");
+    for bound in ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"] {
+        check(&json!({ "type": "integer", bound: i64::MIN }), "$", "15 digits");
+    }
+    let long = "x".repeat(300);
+    check(&json!({ "type": "object", "properties": { long.clone(): { "type": "null" } } }), "$", "302 bytes");
+    check(&json!({ "enum": [long] }), "$", "302 bytes");
+    check(&json!({ "const": "\u{1}".repeat(50) }), "$", "302 bytes");
+    check(&json!({ "type": "string", "title": "x".repeat(40_000) }), "$", "use at most 32768");
+    check(&json!({ "type": ["null", "string", "null"] }), "$", "each once");
+    let far = Schema::check(&json!({ "type": "object", "required": ["y".repeat(9000)] })).unwrap_err();
+    assert!(far.to_string().len() < 200, "{far}");
 
     let book = Book::bytes();
     let letters = Letters::of(&book.lexicon());
@@ -782,4 +794,20 @@ fn what_a_schema_says_beyond_that_is_refused_by_name() {
     let deep =
         (0..4).fold(json!({ "type": "number" }), |inner, _| json!({ "type": "array", "items": inner }));
     assert!(matches!(compile(&deep), Err(ConstraintError::TooLarge { .. })));
+    // Ways that agree for as long as a list is, and forms made again and again.
+    let word = "w".repeat(200);
+    let list = |last: &str| json!({ "type": "array", "items": { "enum": [word, last] }, "maxItems": 256 });
+    let equal: Vec<Value> = (0..200).map(|_| json!({ "$ref": "#/$defs/A" })).collect();
+    let numbers = json!({ "type": "array", "items": { "type": "number" }, "maxItems": 256 });
+    for hostile in
+        [json!({ "anyOf": [list("a"), list("b")] }), json!({ "anyOf": equal, "$defs": { "A": numbers } })]
+    {
+        let began = std::time::Instant::now();
+        let refused = compile(&hostile);
+        assert!(
+            matches!(refused, Err(ConstraintError::TooLarge { .. } | ConstraintError::Ambiguous)),
+            "{refused:?} of {hostile}"
+        );
+        assert!(began.elapsed().as_secs() < 60, "{:?} for {hostile}", began.elapsed());
+    }
 }

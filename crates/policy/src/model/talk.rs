@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use bytes::Bytes;
 use furrow_model::template::Template;
 use furrow_rollout::{PolicyVersion, Sampling};
-use serde_json::Value;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::Shared;
@@ -45,21 +44,24 @@ pub(crate) struct Wanted {
 }
 
 /// Automata of schemas, the newest first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Schemas {
     letters: OnceLock<Letters>,
     kept: Mutex<Vec<Compiled>>,
+    /// One is made at a time, whoever still waits for it: making one cannot be broken off.
+    making: Arc<Semaphore>,
 }
 
 #[derive(Debug)]
 struct Compiled {
-    /// As it was sent; `None`: any object.
-    schema: Option<Value>,
+    /// As it was sent, in the order of its properties; `None`: any object.
+    schema: Option<String>,
     max_tokens: u32,
     constraint: Arc<Constraint>,
 }
 
-/// Automata kept: clients ask with the same few schemas again and again. One has up to 200,000 places of 100 bytes.
+/// Automata kept: clients ask with the same few schemas again and again. One has up to 200,000 places of 100 bytes and
+/// 2 million ids of 8, and 2,048 sets.
 const SCHEMAS_MAX: usize = 8;
 
 impl Talks {
@@ -95,16 +97,21 @@ impl Talks {
     /// The automaton of a schema, made when it is first asked for. `source`: as it was sent, or `None` for any object.
     pub async fn constraint(
         &self,
-        source: Option<Value>,
+        source: Option<String>,
         schema: Schema,
         max_tokens: u32,
     ) -> Result<Arc<Constraint>, ConstraintError> {
-        let same = |compiled: &&Compiled| compiled.schema == source && compiled.max_tokens == max_tokens;
-        if let Some(compiled) = self.0.schemas.lock().iter().find(same) {
-            return Ok(compiled.constraint.clone());
+        if let Some(constraint) = self.0.schemas.find(source.as_ref(), max_tokens) {
+            return Ok(constraint);
+        }
+        let turn = self.0.schemas.making.clone().acquire_owned().await;
+        // Somebody else may have made it meanwhile.
+        if let Some(constraint) = self.0.schemas.find(source.as_ref(), max_tokens) {
+            return Ok(constraint);
         }
         let shared = self.0.clone();
         let compiling = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
             let template = &shared.template;
             let lexicon = Lexicon::of(template.tokenizer(), shared.vocabulary, template.stop());
             let letters = shared.schemas.letters.get_or_init(|| Letters::of(&lexicon));
@@ -132,7 +139,19 @@ impl Talks {
     }
 }
 
+impl Default for Schemas {
+    fn default() -> Self {
+        Self { letters: OnceLock::new(), kept: Mutex::default(), making: Arc::new(Semaphore::new(1)) }
+    }
+}
+
 impl Schemas {
+    fn find(&self, source: Option<&String>, max_tokens: u32) -> Option<Arc<Constraint>> {
+        let kept = self.lock();
+        let same = |made: &&Compiled| made.schema.as_ref() == source && made.max_tokens == max_tokens;
+        kept.iter().find(same).map(|made| made.constraint.clone())
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Compiled>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }

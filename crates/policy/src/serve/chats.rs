@@ -207,8 +207,14 @@ impl Chats {
             Format::Text => return Ok(None),
             Format::JsonObject => (None, Schema::any_object()),
             Format::JsonSchema(source) => {
-                let schema =
-                    Schema::check(&source).map_err(|why| ApiError::unsupported(PARAM, why.to_string()))?;
+                let checking = tokio::task::spawn_blocking(move || {
+                    Schema::check(&source).map(|schema| (source.to_string(), schema))
+                });
+                let checked = checking
+                    .await
+                    .map_err(|why| ApiError::of(500, "server_error", "failed", why.to_string()))?;
+                let (source, schema) =
+                    checked.map_err(|why| ApiError::unsupported(PARAM, why.to_string()))?;
                 (Some(source), schema)
             }
         };
