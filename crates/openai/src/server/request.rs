@@ -113,11 +113,18 @@ const STOPS_MAX: usize = 4;
 const STOP_BYTES_MAX: usize = 256;
 const SESSION_CHARS_MAX: usize = 128;
 
+/// Values of a body: read, one takes some 100 bytes, however short it is as text.
+const PIECES_MAX: usize = 200_000;
+
 type Checked<T> = Result<T, ApiError>;
 
 impl ChatRequest {
     /// Reads the body of a request, or says what is wrong with it first.
     pub fn read(body: &[u8], limits: &ChatLimits) -> Checked<Self> {
+        if pieces(body) > PIECES_MAX {
+            let message = format!("the body has more than {PIECES_MAX} values; send less");
+            return Err(ApiError { param: None, ..ApiError::invalid("", message) });
+        }
         let value: Value = serde_json::from_slice(body).map_err(|why| ApiError {
             param: None,
             ..ApiError::invalid("", format!("the body is no JSON: {why}"))
@@ -191,6 +198,21 @@ impl ChatRequest {
             session_id,
         })
     }
+}
+
+/// How many values a body that is JSON has at most: what opens or parts them, outside of texts.
+fn pieces(body: &[u8]) -> usize {
+    let (mut count, mut is_text, mut is_escaped) = (0, false, false);
+    for byte in body {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_text => is_escaped = true,
+            b'"' => is_text = !is_text,
+            b',' | b':' | b'[' | b'{' if !is_text => count += 1,
+            _ => {}
+        }
+    }
+    count
 }
 
 /// vLLM says -1 for all.
@@ -705,6 +727,11 @@ mod tests {
 
     #[test]
     fn a_body_that_is_no_object_is_refused() {
+        let many = format!("{{\"x\":[0{}]}}", ",0".repeat(PIECES_MAX));
+        let refused = ChatRequest::read(many.as_bytes(), &LIMITS).unwrap_err();
+        assert!(refused.message.contains("values"), "{refused}");
+        let texts = with("user", json!(",:[{\\\"".repeat(PIECES_MAX)));
+        assert!(read(&texts).is_ok(), "what stands in a text is none");
         let deep = "[".repeat(100_000);
         for body in ["", "null", "[]", "{", "\u{0}", "{\"model\":\"m\"}", &deep] {
             assert_eq!(ChatRequest::read(body.as_bytes(), &LIMITS).unwrap_err().status, 400);

@@ -52,7 +52,7 @@ const PLACES_MAX: usize = 200_000;
 /// three digits; 32 of them fit.
 const EDGES_MAX: usize = 2_000_000;
 /// Ids and bytes looked at: some seconds without optimisation. Joining looks at an id three times.
-const WORK_MAX: usize = 8_000_000;
+const WORK_MAX: usize = 6_000_000;
 /// Ids that two ways may share before they part. Names and words have up to 256 bytes.
 const SHARED_MAX: usize = 1000;
 
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(automaton.either(left, short), Err(Unjoined::Ambiguous));
         assert_eq!(automaton.either(text, end), Err(Unjoined::Ambiguous));
         // Ways that agree for longer than a stack is deep.
-        let alike = |last: u32| std::iter::repeat_n(7, 500_000).chain([last]).collect::<Vec<_>>();
+        let alike = |last: u32| std::iter::repeat_n(7, 100_000).chain([last]).collect::<Vec<_>>();
         let (left, right) = (automaton.chain(&alike(1), end), automaton.chain(&alike(2), end));
         assert!(matches!(automaton.either(left, right), Err(Unjoined::TooLarge(_))));
     }

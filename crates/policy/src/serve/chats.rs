@@ -14,7 +14,7 @@ use rand::Rng;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
 
-use super::residents::{Digest, Resident, Residents};
+use super::residents::{Digest, Heard, Held, Resident, Residents, Taken};
 use super::text::Unfolding;
 use crate::config::ServeConfig;
 use crate::constrain::{Constraint, ConstraintError, Schema};
@@ -37,7 +37,7 @@ pub(super) struct Chats {
 pub(super) struct Prepared {
     resident: Resident,
     /// What was said, this request's last message included.
-    said: Vec<Digest>,
+    said: Vec<Heard>,
     stretch: Stretch,
     stays: bool,
     sampling: Sampling,
@@ -76,21 +76,15 @@ impl Chats {
     pub async fn prepare(&self, request: ChatRequest) -> Checked<Prepared> {
         let ChatRequest { model, said, sampled, max_tokens, stop, format, session_id, .. } = request;
         self.check_model(&model)?;
-        let digests: Vec<Digest> = said.iter().map(digest).collect();
-        let known = session_id.as_deref().and_then(|name| self.residents.take(name));
-        let known = known.filter(|known| digests.starts_with(&known.held) && !known.talk.is_outdated());
-        let planned = self.plan(said, known.as_ref(), max_tokens, format).await;
-        let (stretch, max_tokens, constraint) = match planned {
-            Ok(plan) => plan,
-            Err(error) => {
-                // A request that is wrong changes nothing: the next one may go on.
-                if let (Some(name), Some(known)) = (session_id, known) {
-                    self.residents.keep(name, known);
-                }
-                return Err(error);
-            }
-        };
-        let resident = match known {
+        let stop_id = self.talks.template().stop();
+        let heard: Vec<Heard> = said.iter().map(|message| heard(message, stop_id)).collect();
+        // A request that is wrong, or late, changes nothing: what was taken is put back, and the next one may go on.
+        let taken = session_id.as_deref().map(|name| self.residents.take(name));
+        let known = taken.as_ref().and_then(Taken::resident);
+        let known = known.filter(|known| known.begins(&heard) && !known.talk.is_outdated());
+        let (stretch, max_tokens, constraint) = self.plan(said, known, max_tokens, format).await?;
+        let goes_on = known.is_some();
+        let resident = match taken.and_then(Taken::keep).filter(|_| goes_on) {
             Some(known) => known,
             None => self.begin().await?,
         };
@@ -104,7 +98,7 @@ impl Chats {
         };
         Ok(Prepared {
             resident,
-            said: digests,
+            said: heard,
             stretch,
             // A reply that is cut at a text leaves the state behind more than was told.
             stays: stop.is_empty() && session_id.is_some(),
@@ -168,16 +162,25 @@ impl Chats {
 
     /// Shows what was said from a message on, pictures cut into tiles.
     async fn lay(&self, said: Vec<Said>, from: usize) -> Checked<Stretch> {
-        let mut pictures = Vec::new();
+        let mut pictures: Vec<Arc<Picture>> = Vec::new();
+        let (mut rows, most) = (0u64, self.talks.context_tokens_max());
         for (index, message) in said.iter().enumerate().skip(from) {
             for encoded in message.parts.iter().filter_map(image) {
-                let picture = self.talks.picture(encoded.clone()).await;
-                pictures.push(picture.map_err(|why| {
+                let picture = self.talks.picture(encoded.clone()).await.map_err(|why| {
                     ApiError::invalid(
                         format!("messages[{index}].content"),
                         format!("a picture cannot be read: {why}"),
                     )
-                })?);
+                })?;
+                // No more of them are cut than can be shown: their tiles are far larger than their files.
+                rows += u64::from(picture.rows());
+                if rows >= u64::from(most) {
+                    let message = format!(
+                        "the pictures up to messages[{index}] take {rows} tokens; all must be below {most}"
+                    );
+                    return Err(too_long(message));
+                }
+                pictures.push(picture);
             }
         }
         let talks = self.talks.clone();
@@ -195,8 +198,7 @@ impl Chats {
             let message = format!(
                 "the messages take {prompt} tokens and the reply {wanted} at least; together they must be below {most}"
             );
-            let error = ApiError::of(400, "invalid_request_error", "context_length_exceeded", message);
-            return Err(ApiError { param: Some("messages".into()), ..error });
+            return Err(too_long(message));
         }
         Ok(asked.unwrap_or(self.config.limits.max_tokens.min(left as u32)))
     }
@@ -277,9 +279,12 @@ impl Chats {
         };
         if let Some(name) = prepared.session_id {
             if stays {
+                let words = digest_of(Role::Assistant, [told.reply.text.as_bytes()].into_iter());
+                let ids = Some(digest_of_ids(&reply.columns.ids, self.talks.template().stop()));
                 resident.ids = [prompt, reply.columns.ids].concat();
-                resident.held = said;
-                resident.held.push(digest_of(Role::Assistant, [told.reply.text.as_bytes()].into_iter()));
+                let new = said.into_iter().skip(resident.held.len());
+                resident.held.extend(new.map(|message| Held { message, is_drawn: false }));
+                resident.held.push(Held { message: Heard { words, ids }, is_drawn: true });
             }
             if !resident.held.is_empty() {
                 self.residents.keep(name, resident);
@@ -382,6 +387,10 @@ impl<'a> Layout<'a> {
                 if let Some(stranger) = ids.iter().find(|id| !self.talks.knows(**id)) {
                     return Err(wrong(&format!("token id {stranger} is none of this model's")));
                 }
+                // A reply ends with its first stop id. Other marks can have been drawn.
+                if ids.strip_suffix(&[stop]).unwrap_or(ids).contains(&stop) {
+                    return Err(wrong(&format!("token id {stop} ends a reply; it may only be the last")));
+                }
                 if !template.tokenizer().decode(ids).starts_with(&words(message)) {
                     return Err(wrong("these ids are not those of the content beside them"));
                 }
@@ -405,6 +414,19 @@ fn image(part: &Part) -> Option<&Bytes> {
 fn words(message: &Said) -> String {
     let text = |part: &Part| if let Part::Text(text) = part { text.clone() } else { String::new() };
     message.parts.iter().map(text).collect()
+}
+
+fn heard(message: &Said, stop: u32) -> Heard {
+    let ids = message.token_ids.as_deref().map(|ids| digest_of_ids(ids, stop));
+    Heard { words: digest(message), ids }
+}
+
+/// Of ids without the stop id at their end: a reply is the same with it and without.
+fn digest_of_ids(ids: &[u32], stop: u32) -> Digest {
+    let ids = ids.strip_suffix(&[stop]).unwrap_or(ids);
+    let mut hash = Sha256::new();
+    ids.iter().for_each(|id| hash.update(id.to_le_bytes()));
+    hash.finalize().into()
 }
 
 fn digest(message: &Said) -> Digest {
@@ -451,6 +473,11 @@ fn finish(reason: FinishReason) -> Finish {
         // A text of a schema that was closed for want of room is cut, too.
         _ => Finish::Length,
     }
+}
+
+fn too_long(message: String) -> ApiError {
+    let error = ApiError::of(400, "invalid_request_error", "context_length_exceeded", message);
+    ApiError { param: Some("messages".into()), ..error }
 }
 
 fn failed(fault: &Fault) -> ApiError {

@@ -11,8 +11,32 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::model::Talk;
 
-/// SHA-256 of a message: who said it, its words and its pictures' bytes.
+/// A SHA-256.
 pub(super) type Digest = [u8; 32];
+
+/// A message as it was sent: who said it, its words and its pictures' bytes, and the tokens where they came beside it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Heard {
+    pub words: Digest,
+    /// Of the ids without the stop id at their end.
+    pub ids: Option<Digest>,
+}
+
+/// A message that a session holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Held {
+    pub message: Heard,
+    /// Whether the session drew it itself: its words alone name it then.
+    pub is_drawn: bool,
+}
+
+impl Held {
+    /// Whether this message is the one held: no words stand for tokens that somebody sent, and no other tokens for those that are held.
+    pub fn is(&self, heard: &Heard) -> bool {
+        let (held, sent) = (self.message.ids, heard.ids);
+        self.message.words == heard.words && (held == sent || (self.is_drawn && sent.is_none()))
+    }
+}
 
 /// A chat between two requests.
 pub(super) struct Resident {
@@ -21,9 +45,43 @@ pub(super) struct Resident {
     /// Its place.
     pub _place: OwnedSemaphorePermit,
     /// What was said in it.
-    pub held: Vec<Digest>,
+    pub held: Vec<Held>,
     /// The tokens its session holds, or runs with the next ones.
     pub ids: Vec<u32>,
+}
+
+impl Resident {
+    /// Whether messages begin with what was said in it.
+    pub fn begins(&self, said: &[Heard]) -> bool {
+        self.held.len() <= said.len() && self.held.iter().zip(said).all(|(held, heard)| held.is(heard))
+    }
+}
+
+/// A chat that was taken out. Dropping this puts it back.
+pub(super) struct Taken<'a> {
+    residents: &'a Residents,
+    name: String,
+    resident: Option<Resident>,
+}
+
+impl Taken<'_> {
+    /// The chat, if there is one.
+    pub fn resident(&self) -> Option<&Resident> {
+        self.resident.as_ref()
+    }
+
+    /// The chat for good.
+    pub fn keep(mut self) -> Option<Resident> {
+        self.resident.take()
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if let Some(resident) = self.resident.take() {
+            self.residents.keep(std::mem::take(&mut self.name), resident);
+        }
+    }
 }
 
 /// All of them.
@@ -39,8 +97,9 @@ impl Residents {
     }
 
     /// Takes a chat out to go on with it. Whoever comes meanwhile finds none and begins anew.
-    pub fn take(&self, name: &str) -> Option<Resident> {
-        self.lock().remove(name).map(|(resident, _)| resident)
+    pub fn take(&self, name: &str) -> Taken<'_> {
+        let resident = self.lock().remove(name).map(|(resident, _)| resident);
+        Taken { residents: self, name: name.to_owned(), resident }
     }
 
     /// Keeps a chat; one of the same name that was kept meanwhile is forgotten.

@@ -138,8 +138,10 @@ impl Routes {
         let began = Instant::now();
         let deadline = began + self.chats.config.deadline;
         let answer = async {
-            let place = self.place(deadline).await?;
+            let door = self.door()?;
+            // Whoever sends slowly keeps nobody from working.
             let body = self.body(request, deadline).await?;
+            let place = self.place(door, deadline).await?;
             let limits = self.chats.config.limits;
             let reading = tokio::task::spawn_blocking(move || ChatRequest::read(&body, &limits));
             let request = reading.await.unwrap_or_else(|why| Err(failed(&why.to_string())))?;
@@ -157,15 +159,22 @@ impl Routes {
         answer.await.inspect_err(refusal)
     }
 
-    /// A place at work; with many before it, a request is refused at once.
-    async fn place(&self, deadline: Instant) -> Result<AtWork, ApiError> {
+    /// A place among those that wait or work; with many before it, a request is refused at once.
+    fn door(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        if self.stop.is_cancelled() {
+            return Err(draining());
+        }
         let full = || {
             let waiting = self.chats.config.queue_max;
             let why =
                 format!("{waiting} requests are waiting already; try again, or raise policy.serve.queue_max");
             ApiError::of(429, "rate_limit_error", "queue_full", why)
         };
-        let door = self.door.clone().try_acquire_owned().map_err(|_| full())?;
+        self.door.clone().try_acquire_owned().map_err(|_| full())
+    }
+
+    /// A place at work.
+    async fn place(&self, door: OwnedSemaphorePermit, deadline: Instant) -> Result<AtWork, ApiError> {
         let working = tokio::select! {
             biased;
             () = self.stop.cancelled() => return Err(draining()),

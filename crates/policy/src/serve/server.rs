@@ -18,6 +18,7 @@ use tracing::debug;
 
 use super::access::Access;
 use super::chats::Chats;
+use super::patient::Patient;
 use super::routes::Routes;
 use crate::config::ServeConfig;
 use crate::model::Talks;
@@ -60,6 +61,8 @@ pub enum ServeError {
 
 /// A head comes within this time, or the connection closes; between two requests as well.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// A write of which nothing goes out for so long fails, and with it the connection: nobody reads there.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 /// What a connection may hold of what comes in.
 const BUFFER_BYTES_MAX: usize = 256 << 10;
 /// After an error of the listener (no file descriptors), it rests.
@@ -150,7 +153,8 @@ async fn serve_connection(
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(BUFFER_BYTES_MAX);
-    let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), service));
+    let stream = TokioIo::new(Patient::new(stream, WRITE_TIMEOUT));
+    let mut connection = std::pin::pin!(http.serve_connection(stream, service));
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
         () = stop.cancelled() => {

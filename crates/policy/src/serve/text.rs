@@ -1,5 +1,7 @@
 //! Text of tokens as they come: whole characters only, nothing of a text to stop at, the same however it is cut.
 
+use std::collections::VecDeque;
+
 use furrow_model::tokenizer::Tokenizer;
 use furrow_openai::server::{Delta, TokenLogprob};
 
@@ -12,10 +14,18 @@ pub(super) struct Unfolding<'a> {
     wants_logprobs: bool,
     wants_ids: bool,
     bytes: Vec<u8>,
+    /// Bytes told before those.
+    told: usize,
     /// Whether a text to stop at came.
     is_over: bool,
-    logprobs: Vec<TokenLogprob>,
-    ids: Vec<u32>,
+    /// Tokens that were not told, in their order.
+    tokens: VecDeque<Drawn>,
+}
+
+/// A token, and where its bytes begin in the text.
+struct Drawn {
+    at: usize,
+    token: Watched,
 }
 
 impl<'a> Unfolding<'a> {
@@ -26,39 +36,36 @@ impl<'a> Unfolding<'a> {
             wants_logprobs,
             wants_ids,
             bytes: Vec::new(),
+            told: 0,
             is_over: false,
-            logprobs: Vec::new(),
-            ids: Vec::new(),
+            tokens: VecDeque::new(),
         }
     }
 
     /// Takes a token; `Some` when there is text to tell.
     pub fn push(&mut self, token: Watched) -> Option<Delta> {
+        if self.is_over {
+            return None;
+        }
         let vocabulary = self.tokenizer.vocabulary();
-        let bytes = vocabulary.bytes(token.id).unwrap_or_default();
-        if self.wants_ids {
-            self.ids.push(token.id);
-        }
-        if let Some(logprob) = token.logprob.filter(|_| self.wants_logprobs) {
-            let token = String::from_utf8_lossy(bytes).into_owned();
-            self.logprobs.push(TokenLogprob { token, bytes: bytes.to_vec(), logprob });
-        }
-        if !vocabulary.is_special(token.id) && !self.is_over {
-            self.bytes.extend(bytes);
+        let id = token.id;
+        self.tokens.push_back(Drawn { at: self.told + self.bytes.len(), token });
+        if !vocabulary.is_special(id) {
+            self.bytes.extend(vocabulary.bytes(id).unwrap_or_default());
         }
         self.cut();
         let ready = self.ready();
         let text = self.take(ready);
-        (!text.is_empty()).then(|| self.delta(text))
+        (!text.is_empty()).then(|| self.delta(text, self.told))
     }
 
     /// What is left when nothing more comes.
     pub fn finish(mut self) -> Delta {
         let text = self.take(self.bytes.len());
-        self.delta(text)
+        self.delta(text, usize::MAX)
     }
 
-    /// Cuts off the first text to stop at and all behind it.
+    /// Cuts off the first text to stop at and all behind it. A token that begins before it is told whole.
     fn cut(&mut self) {
         let places = self
             .stops
@@ -67,6 +74,8 @@ impl<'a> Unfolding<'a> {
         if let Some(place) = places.min() {
             self.bytes.truncate(place);
             self.is_over = true;
+            let end = self.told + place;
+            self.tokens.retain(|drawn| drawn.at < end);
         }
     }
 
@@ -88,14 +97,24 @@ impl<'a> Unfolding<'a> {
 
     fn take(&mut self, ready: usize) -> String {
         let told: Vec<u8> = self.bytes.drain(..ready).collect();
+        self.told += told.len();
         String::from_utf8_lossy(&told).into_owned()
     }
 
-    fn delta(&mut self, text: String) -> Delta {
+    /// This text and the tokens that begin before a place of the whole.
+    fn delta(&mut self, text: String, end: usize) -> Delta {
+        let ready = self.tokens.iter().take_while(|drawn| drawn.at < end).count();
+        let tokens: Vec<Watched> = self.tokens.drain(..ready).map(|drawn| drawn.token).collect();
+        let vocabulary = self.tokenizer.vocabulary();
+        let logprobs = tokens.iter().filter_map(|token| {
+            let bytes = vocabulary.bytes(token.id).unwrap_or_default();
+            let text = String::from_utf8_lossy(bytes).into_owned();
+            token.logprob.map(|logprob| TokenLogprob { token: text, bytes: bytes.to_vec(), logprob })
+        });
         Delta {
             text,
-            logprobs: self.wants_logprobs.then(|| std::mem::take(&mut self.logprobs)),
-            token_ids: self.wants_ids.then(|| std::mem::take(&mut self.ids)),
+            logprobs: self.wants_logprobs.then(|| logprobs.collect()),
+            token_ids: self.wants_ids.then(|| tokens.iter().map(|token| token.id).collect()),
         }
     }
 }
@@ -138,8 +157,20 @@ mod tests {
             logprobs += delta.logprobs.unwrap().len();
             parts.push(delta.text);
         }
-        assert_eq!((&seen[..], logprobs), (ids, ids.len()), "every token is told once");
         let whole = parts.concat();
+        // Every token is told once, but for those that begin behind the text.
+        let bytes = |ids: &[u32]| -> Vec<u8> {
+            ids.iter().flat_map(|id| tokenizer.vocabulary().bytes(*id).unwrap()).copied().collect()
+        };
+        let all = bytes(ids);
+        let places = stops
+            .iter()
+            .filter_map(|stop| all.windows(stop.len()).position(|window| window == stop.as_bytes()));
+        let told = match places.min() {
+            Some(end) => (0..=ids.len()).find(|count| bytes(&ids[..*count]).len() >= end).unwrap(),
+            None => ids.len(),
+        };
+        assert_eq!((&seen[..], logprobs), (&ids[..told], told));
         (parts, whole)
     }
 

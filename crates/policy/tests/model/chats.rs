@@ -317,8 +317,19 @@ async fn sessions_give_way_and_are_forgotten() {
     let mut wrong = request(json!([user("a"), replies[1], user("more")]));
     (wrong["session_id"], wrong["max_tokens"]) = (json!("b"), json!(760));
     assert_eq!(worker.ask(&wrong).await.1["error"]["code"], "context_length_exceeded");
+    // Nor does one that is wrong and not of this chat.
+    wrong["messages"] = json!([user("another"), replies[1], user("more")]);
+    assert_eq!(worker.ask(&wrong).await.1["error"]["code"], "context_length_exceeded");
     let second = |name: usize| [user("a"), replies[name].clone(), user("more")];
     assert!(cached("b", &second(1)).await.0 > 0);
+    // Tokens that somebody sent are gone on with by whoever sends the same ones, and by nobody who sends their text alone.
+    let said = template().tokenizer().encode("I say");
+    let of = |ids: &[u32]| json!({ "role": "assistant", "content": "I", "token_ids": ids });
+    let (_, reply) = cached("b", &[user("a"), of(&said), user("more")]).await;
+    let texts = json!({ "role": "assistant", "content": "I" });
+    let more = |first: Value| [user("a"), first, user("more"), reply.clone(), user("and more")];
+    assert!(cached("b", &more(of(&said))).await.0 > 0);
+    assert_eq!(cached("b", &more(texts)).await.0, 0);
     // A third takes the place of the one idle longest.
     cached("c", &first).await;
     assert_eq!(cached("a", &second(0)).await.0, 0);
@@ -478,6 +489,14 @@ async fn what_is_wrong_is_told_in_the_protocols_form() {
             with(
                 "messages",
                 json!([user("a"), { "role": "assistant", "content": "b", "token_ids": [4_000_000_000u32] }, user("c")]),
+            ),
+            400,
+            "messages[1].token_ids",
+        ),
+        (
+            with(
+                "messages",
+                json!([user("a"), { "role": "assistant", "content": "", "token_ids": [template().stop(), template().stop()] }, user("c")]),
             ),
             400,
             "messages[1].token_ids",
