@@ -1,11 +1,11 @@
 """What happens, in order; each stage is done once, and a course that was stopped goes on where it was.
 
-    random/            a random checkpoint of the whole architecture
-    demonstrations/    a run of the scripted policy
-    warm/              the supervised training on it
-    exam-start/        the warm start on held-out seeds
-    learned/attempts   the farm, learned/training the trainer that follows it and publishes into it; permuted/ the same, as the control
-    exam-*/            both arms on the same held-out seeds, halfway and at the end
+random/            a random checkpoint of the whole architecture
+demonstrations/    a run of the scripted policy
+warm/              the supervised training on it
+exam-start/        the warm start on held-out seeds
+learned/attempts   the farm, learned/training the trainer that follows it and publishes into it; permuted/ the same, as the control
+exam-*/            both arms on the same held-out seeds, halfway and at the end
 """
 
 from __future__ import annotations
