@@ -9,7 +9,7 @@ import pytest
 from farm import Farm
 from furrow_trainer.bench import loop, reading
 from furrow_trainer.bench.report import Report
-from furrow_trainer.errors import TrainerError
+from furrow_trainer.errors import ConfigError, TrainerError
 from places import PROGRAM
 
 
@@ -24,8 +24,7 @@ def test_each_part_of_the_reader_reads_all_of_it(tmp_path: Path) -> None:
     assert len(files) == 2
     assert reading.metadata(tmp_path) == 6
     assert reading.read_tables(files) == reading.read_bytes(files) == reading.read_bytes(files, forget=True) == size
-    # As they were appended: merging took a footer away.
-    assert reading.read(tmp_path, verify=True) >= size
+    assert reading.read(tmp_path, files, verify=True) == size
     report = Report(anyway=True)
     reading.bench(tmp_path, None, 0.01, 2, report)
     said = report.value()
@@ -39,6 +38,15 @@ def test_a_busy_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TrainerError, match="more than 1; wait, or measure with --anyway"):
         Report(anyway=False)
     assert Report(anyway=True).conditions["load"] == 3.0
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [({"versions": 0}, "--versions: 0"), ({"trajectories": 0}, "--trajectories: 0"), ({"train_seconds": -1.0}, "--train-seconds: -1")],
+)
+def test_a_plan_that_measures_nothing_is_refused(setting: dict[str, float], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        loop.Plan("furrow", **setting)  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(PROGRAM is None, reason="no furrow program: build one, or name it in FURROW")

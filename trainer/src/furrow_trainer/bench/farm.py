@@ -47,7 +47,7 @@ class Farm:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        if self.process is None or self.process.poll() is not None:
+        if self.process is None or self.has_ended():
             return
         self.process.send_signal(signal.SIGTERM if kind is None else signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
@@ -55,9 +55,13 @@ class Farm:
         self.process.kill()
         self.process.wait()
 
+    def has_ended(self) -> bool:
+        """Whether the farm was started and is gone."""
+        return self.process is not None and self.process.poll() is not None
+
     def check(self) -> None:
         """The farm runs, or an error says why not."""
-        if self.process is not None and self.process.poll() is not None:
+        if self.process is not None and self.has_ended():
             said = (self.folder / "furrow.out").read_bytes()[-SAID_BYTES:].decode("utf8", "replace")
             raise TrainerError(f"the farm ended with status {self.process.returncode}; {said}")
 

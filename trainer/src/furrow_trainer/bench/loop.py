@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..data import Reader
-from ..errors import TrainerError
+from ..errors import ConfigError, TrainerError
 from .farm import Farm, call
 from .report import Report
 
@@ -74,6 +74,14 @@ class Plan:
     versions: int = 5
     ahead: int = 1
 
+    def __post_init__(self) -> None:
+        counts = {"sessions": self.sessions, "trajectories": self.trajectories, "steps": self.steps, "versions": self.versions}
+        wrong = [f"--{name}: {count}; use at least 1" for name, count in counts.items() if count < 1]
+        seconds = {"settle-seconds": self.settle_seconds, "train-seconds": self.train_seconds}
+        wrong += [f"--{name}: {value:g}; use 0 or more" for name, value in seconds.items() if not value >= 0]
+        if wrong:
+            raise ConfigError("\n".join(wrong))
+
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
@@ -130,7 +138,7 @@ def _arm(plan: Plan, folder: Path, weights: list[Path], ahead: int) -> list[Cycl
     with Farm(folder, plan.furrow, job, (64, plan.steps), air) as farm:
         farm.wait_for(farm.run / "data" / "manifest", 120)
         reader = Reader(farm.run)
-        stream = reader.groups(PATIENCE_SECONDS)
+        stream = reader.groups(PATIENCE_SECONDS, stop=farm.has_ended)
         for version in range(1, plan.versions + 2):
             begun = time.monotonic()
             steps = taken = 0

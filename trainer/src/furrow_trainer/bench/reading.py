@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from ..data import Choice, Reader
 from ..data.manifest import Manifest
+from ..errors import TrainerError
 from .farm import Farm
 from .report import Report
 
@@ -45,11 +46,11 @@ def collect(folder: Path, furrow: str) -> Path:
 def bench(run_dir: Path, checkpoint: Path | None, seconds: float, rounds: int, report: Report) -> None:
     """Repeats each part for so long a round, and adds its rates; the parts take turns."""
     files = step_files(run_dir)
-    size = sum(path.stat().st_size for path in files)
+    size = _bytes(files)
     parts: dict[str, tuple[str, Callable[[], float]]] = {
         "metadata": ("trajectories/s", lambda: metadata(run_dir)),
-        "steps": ("MB/s", lambda: read(run_dir, verify=False) / 1e6),
-        "steps, files held against their SHA-256": ("MB/s", lambda: read(run_dir, verify=True) / 1e6),
+        "steps": ("MB/s", lambda: read(run_dir, files, verify=False) / 1e6),
+        "steps, files held against their SHA-256": ("MB/s", lambda: read(run_dir, files, verify=True) / 1e6),
         "pyarrow.parquet.read_table of the same files": ("MB/s", lambda: read_tables(files) / 1e6),
         "the same files, bytes alone": ("MB/s", lambda: read_bytes(files) / 1e6),
         "the same files, bytes alone, out of the disk": ("MB/s", lambda: read_bytes(files, forget=True) / 1e6),
@@ -88,23 +89,23 @@ def metadata(run_dir: Path) -> float:
     return count
 
 
-def read(run_dir: Path, verify: bool) -> float:
-    """Reads every step of every scored trajectory; the bytes of the files they came from."""
+def read(run_dir: Path, files: list[Path], verify: bool) -> float:
+    """Reads every step of every scored trajectory out of these files; their bytes."""
     reader, screenshots = Reader(run_dir, verify=verify), 0
     for group in reader.groups():
         for trajectory in group.trajectories:
             screenshots += sum(len(step.screenshot) for step in reader.steps(trajectory))
         reader.done(group)
-    assert screenshots > 0, "a run without a scored trajectory cannot be measured"
-    commits = [reader.manifest.commit(version) for version in range(1, reader.manifest.version + 1)]
-    return float(sum(file.bytes for commit in commits if commit.op == "append" for file in commit.files if file.table == "steps"))
+    if not screenshots:
+        raise TrainerError(f"{run_dir} has no scored trajectory with screenshots: nothing can be measured")
+    return _bytes(files)
 
 
 def read_tables(files: list[Path]) -> float:
     """The peer: all columns into Arrow, nothing made of them."""
     for path in files:
         pq.read_table(path)
-    return float(sum(path.stat().st_size for path in files))
+    return _bytes(files)
 
 
 def read_bytes(files: list[Path], forget: bool = False) -> float:
@@ -117,6 +118,10 @@ def read_bytes(files: list[Path], forget: bool = False) -> float:
             while count := file.readinto(buffer):
                 total += count
     return float(total)
+
+
+def _bytes(files: list[Path]) -> float:
+    return float(sum(path.stat().st_size for path in files))
 
 
 def _rows(files: list[Path]) -> int:
