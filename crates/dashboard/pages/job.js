@@ -73,17 +73,13 @@ function page(job) {
   ];
 }
 
-// A worker beats every few seconds: one that is silent for longer is about to be given up.
-const SILENT_SECONDS = 10;
-
 function workers(list) {
   if (list.length === 0) return el("p", { class: "wrong" }, "No worker is there.");
-  const heard = ({ heard_seconds: ago }) => el("span", { class: ago > SILENT_SECONDS ? "wrong" : null }, `${duration(ago * 1e6)} ago${ago > SILENT_SECONDS ? ": silent" : ""}`);
   const columns = [
     { name: "worker", of: (row) => row.worker },
     { name: "role", of: (row) => ({ env: "environment", policy: "policy" })[row.role] ?? row.role },
     { name: "sessions", of: (row) => `${count(row.sessions)} of ${count(row.sessions_max)}`, numeric: true },
-    { name: "last heartbeat", of: heard, numeric: true },
+    { name: "last heartbeat", of: ({ heard_seconds: ago }) => `${duration(ago * 1e6)} ago`, numeric: true },
     { name: "memory", of: (row) => bytes(row.memory_bytes), numeric: true },
     { name: "memory left there", of: (row) => bytes(row.memory_left_bytes), numeric: true },
     { name: "version", of: (row) => row.version ?? NONE, numeric: true },

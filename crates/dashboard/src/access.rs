@@ -6,9 +6,9 @@
 //!   sign-in page leave. The cookie is a hash of the token, so that a browser's profile never holds the token itself.
 //! * What changes something comes from our own pages only: a browser tells an `Origin`, and it must be our own.
 
-use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::net::SocketAddr;
 
+use furrow_wire::{TokenError, Word, names_loopback};
 use http::{HeaderMap, Method, header};
 use sha2::{Digest, Sha256};
 
@@ -18,12 +18,14 @@ pub struct Access {
     token: Option<Token>,
 }
 
-/// Hashes of the token: what a caller brings is hashed and compared, so that lengths and common beginnings tell nothing.
+/// What opens the door: the token itself, or the cookie that stands for it.
 #[derive(Debug, Clone)]
 struct Token {
-    bearer: [u8; 32],
-    cookie: [u8; 32],
-    /// Of the cookie: [`COOKIE`] and 8 hex digits of a third hash.
+    bearer: Word,
+    /// Value of the cookie: hex digits of a hash of the token.
+    value: String,
+    cookie: Word,
+    /// Of the cookie: [`COOKIE`] and 8 hex digits of another hash.
     name: String,
 }
 
@@ -41,22 +43,9 @@ pub(crate) enum Ruling {
 /// Why nobody can be let in.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// The file cannot be read.
-    #[error("dashboard.token_file: {} cannot be read", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: std::io::Error,
-    },
-    /// What it holds is no token.
-    #[error("dashboard.token_file: {} holds {length} characters; a token has {TOKEN_CHARS_MIN} to {TOKEN_CHARS_MAX} printable ones", path.display())]
-    Weak {
-        /// The file.
-        path: PathBuf,
-        /// Its characters.
-        length: usize,
-    },
+    /// The token's file cannot be used.
+    #[error("dashboard.token_file")]
+    Token(#[from] TokenError),
     /// Anybody could look.
     #[error(
         "dashboard.listen: {address} can be reached from other machines, so a token is needed; set dashboard.token_file"
@@ -67,9 +56,6 @@ pub enum AccessError {
     },
 }
 
-/// 16 letters of base 64 are 96 bits; shorter ones can be tried out.
-const TOKEN_CHARS_MIN: usize = 16;
-const TOKEN_CHARS_MAX: usize = 512;
 /// Beginning of the cookie's name. A browser does not tell ports of a host apart, so each dashboard's name goes on with digits of its own.
 const COOKIE: &str = "furrow_dashboard_";
 
@@ -81,19 +67,6 @@ impl Access {
             None if address.ip().is_loopback() => Ok(Self { token: None }),
             None => Err(AccessError::Open { address }),
         }
-    }
-
-    /// Reads a token file: its text without what is blank around it.
-    pub fn read_token(path: &Path) -> Result<String, AccessError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| AccessError::Unreadable { path: path.to_owned(), source })?;
-        let token = text.trim();
-        let length = token.chars().count();
-        let printable = token.chars().all(|letter| letter.is_ascii_graphic());
-        if !(TOKEN_CHARS_MIN..=TOKEN_CHARS_MAX).contains(&length) || !printable {
-            return Err(AccessError::Weak { path: path.to_owned(), length });
-        }
-        Ok(token.to_owned())
     }
 
     /// What becomes of a request with these headers.
@@ -114,18 +87,20 @@ impl Access {
     /// The cookie that stands for the token, where this is the token.
     pub(crate) fn cookie(&self, brought: &str) -> Option<String> {
         let token = self.token.as_ref()?;
-        let is_right = equal(&bearer_hash(brought), &token.bearer);
+        let is_right = token.bearer.is(brought);
         // No `Secure`: whoever puts TLS before the dashboard speaks plain HTTP with it.
-        is_right.then(|| format!("{}={}; Path=/; HttpOnly; SameSite=Strict", token.name, hex(&token.cookie)))
+        is_right.then(|| format!("{}={}; Path=/; HttpOnly; SameSite=Strict", token.name, token.value))
     }
 }
 
 impl Token {
     fn new(token: &str) -> Self {
         let name = Sha256::digest(format!("furrow cookie name {token}"));
+        let value = hex(&Sha256::digest(format!("furrow cookie {token}")));
         Self {
-            bearer: bearer_hash(token),
-            cookie: Sha256::digest(format!("furrow cookie {token}")).into(),
+            bearer: Word::new(token),
+            cookie: Word::new(&value),
+            value,
             name: format!("{COOKIE}{}", hex(&name[..4])),
         }
     }
@@ -137,23 +112,8 @@ impl Token {
             .split(';')
             .find_map(|pair| pair.trim().strip_prefix(self.name.as_str())?.strip_prefix('='));
         // Both are always compared, and each in the same time whatever was brought.
-        let bearer = equal(&bearer_hash(bearer.unwrap_or_default()), &self.bearer);
-        let cookie = equal(
-            &Sha256::digest(cookie.unwrap_or_default()).into(),
-            &Sha256::digest(hex(&self.cookie)).into(),
-        );
-        bearer | cookie
+        self.bearer.is(bearer.unwrap_or_default()) | self.cookie.is(cookie.unwrap_or_default())
     }
-}
-
-/// Compares all bytes, wherever the first difference is.
-fn equal(a: &[u8; 32], b: &[u8; 32]) -> bool {
-    let different = a.iter().zip(b).fold(0, |different, (a, b)| different | (a ^ b));
-    std::hint::black_box(different) == 0
-}
-
-fn bearer_hash(token: &str) -> [u8; 32] {
-    Sha256::digest(format!("furrow bearer {token}")).into()
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -162,16 +122,6 @@ fn hex(bytes: &[u8]) -> String {
 
 fn text(headers: &HeaderMap, name: header::HeaderName) -> Option<&str> {
     headers.get(name).and_then(|value| value.to_str().ok())
-}
-
-/// Whether a `Host` is loopback, by name or by number.
-fn names_loopback(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(bracketed) => bracketed.split(']').next().unwrap_or_default(),
-        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
-    };
-    name.eq_ignore_ascii_case("localhost")
-        || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// Whether a request comes from our own page: a browser sends `Origin` with everything that changes something; programs send none.
@@ -266,16 +216,5 @@ mod tests {
     fn nobody_listens_to_the_world_without_a_token() {
         let error = Access::new("0.0.0.0:80".parse().unwrap(), None).unwrap_err().to_string();
         assert!(error.contains("0.0.0.0:80") && error.contains("token_file"), "{error}");
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("token");
-        let read = |text: &str| {
-            std::fs::write(&path, text).unwrap();
-            Access::read_token(&path)
-        };
-        assert_eq!(read(" 0123456789abcdef\n").unwrap(), "0123456789abcdef");
-        for weak in ["", "short", "with a blank inside it", &"x".repeat(513)] {
-            assert!(read(weak).unwrap_err().to_string().contains("16 to 512"), "{weak}");
-        }
-        assert!(Access::read_token(&folder.path().join("none")).is_err());
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use furrow_coordinator::Summary;
 use furrow_env::Stages;
-use furrow_policy::Listening;
+use furrow_policy::{Endpoint, Listening};
 use furrow_telemetry::Role;
 use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
 use furrow_wire::v1::{ProgressRequest, ProgressResponse};
@@ -67,15 +67,16 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     let begin = args.begin.begin();
     let dir = launch.job.run_dir.clone();
     launch::runtime()?.block_on(async {
-        // The browser comes first: without one there is no run, and no half-made run directory.
+        // The browser comes first, and the address of chats: without them there is no run, and no half-made run directory.
         let stages = launch.stages(&args.air).await?;
         if begin == Begin::Resume {
             launch.check_same_job()?;
         }
+        let chats = launch::chats(&launch.job.policy).await?;
         let prepared = run_dir::prepare(&dir, begin, &launch.job.resolved)
             .and_then(|()| launch::logs(&dir, Role::Run, &launch.job.telemetry));
         let outcome = match prepared {
-            Ok(()) => farm(launch, stages.clone(), begin, args.json).await,
+            Ok(()) => farm(launch, stages.clone(), chats, begin, args.json).await,
             Err(failure) => Err(failure),
         };
         stages.close().await;
@@ -87,6 +88,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
 async fn farm(
     launch: Launch,
     stages: Arc<dyn Stages>,
+    chats: Option<Endpoint>,
     begin: Begin,
     as_json: bool,
 ) -> Result<(Summary, ProgressResponse), Failure> {
@@ -105,7 +107,7 @@ async fn farm(
 
     let policy_stop = CancellationToken::new();
     let coordinating = furrow_coordinator::run(job, furrow_wire::accept(coordinator), stop.clone());
-    let listening = Listening { sessions: policy, chats: launch::chats(&policy_config).await? };
+    let listening = Listening { sessions: policy, chats };
     let policing = furrow_policy::run(
         policy_config,
         launch::worker_name(Some("policy-0"), "policy")?,

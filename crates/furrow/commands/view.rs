@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use furrow_dashboard::{Access, Dashboard, DashboardConfig, DashboardError, DashboardFile, Device, Subject};
+use furrow_dashboard::{
+    AccessError, Dashboard, DashboardConfig, DashboardError, DashboardFile, Device, Subject,
+};
 use furrow_records::DataSet;
 use furrow_telemetry::{Level, Logs};
 use tokio_util::sync::CancellationToken;
@@ -109,7 +111,8 @@ pub async fn open(config: &DashboardConfig, any_port: bool, subject: Subject) ->
     };
     let token = match &config.token_file {
         Some(file) => Some(
-            Access::read_token(file).map_err(|error| Failure::Input(vec![crate::chain(&error.into())]))?,
+            furrow_wire::read_token(file)
+                .map_err(|error| Failure::Input(vec![crate::chain(&AccessError::from(error).into())]))?,
         ),
         None if !listen.ip().is_loopback() => Some(format!("{:032x}", rand::random::<u128>())),
         None => None,

@@ -238,6 +238,12 @@ impl<'a> Lexicon<'a> {
             _ => Err(ConstraintError::Encoding { piece: piece.into(), ids, rows: self.rows }),
         }
     }
+
+    /// A reply can only end by an id that can be drawn.
+    fn has_stop(&self) -> Result<(), ConstraintError> {
+        let Self { stop, rows, .. } = *self;
+        if (stop as usize) < rows { Ok(()) } else { Err(ConstraintError::NoStop { stop, rows }) }
+    }
 }
 
 impl Letters {
@@ -255,9 +261,7 @@ impl Constraint {
         caps: &Caps,
         max_tokens: u32,
     ) -> Result<Arc<Self>, ConstraintError> {
-        if lexicon.stop as usize >= lexicon.rows {
-            return Err(ConstraintError::NoStop { stop: lexicon.stop, rows: lexicon.rows });
-        }
+        lexicon.has_stop()?;
         let (automaton, start) = layout::build(grammar, lexicon, caps)?;
         let least = automaton.least(start);
         if max_tokens < least {
@@ -276,9 +280,7 @@ impl Constraint {
         letters: &Letters,
         max_tokens: u32,
     ) -> Result<Arc<Self>, ConstraintError> {
-        if lexicon.stop as usize >= lexicon.rows {
-            return Err(ConstraintError::NoStop { stop: lexicon.stop, rows: lexicon.rows });
-        }
+        lexicon.has_stop()?;
         let mut builder = Builder::new(lexicon)?;
         let start = schema.build(&mut builder, lexicon)?;
         let (automaton, texts) = (builder.automaton.finished(), letters.0.clone());

@@ -4,6 +4,7 @@
 //! ranges) and names what is wrong; `*_into` cannot fail. Behind the door a message is trusted.
 
 mod assignment;
+mod door;
 mod error;
 mod limits;
 mod link;
@@ -18,6 +19,7 @@ pub use assignment::{
     ancestry_from, ancestry_into, assignment_from, assignment_into, session_spec_from, session_spec_into,
     task_from, task_into,
 };
+pub use door::{TokenError, Word, names_loopback, read_token};
 pub use error::{Refusal, WireError, refusal};
 pub use limits::{
     LEASE_WAIT_MILLIS_MAX, MESSAGE_BYTES_MAX, PAST_STEPS_MAX, RECORD_BYTES_MAX, SCREENSHOT_BYTES_MAX,

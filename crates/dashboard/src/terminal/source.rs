@@ -19,10 +19,10 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use url::Url;
 
 use super::Seen;
+use crate::api;
 use crate::follow::{Change, State, Subject, follow};
 use crate::format::clean;
 use crate::live::{self, poll};
-use crate::{Access, api};
 
 /// What is watched.
 #[derive(Debug, Clone)]
@@ -52,8 +52,8 @@ pub enum WatchError {
         why: &'static str,
     },
     /// The file of the token cannot be used.
-    #[error(transparent)]
-    Token(#[from] crate::AccessError),
+    #[error("--token-file")]
+    Token(#[from] furrow_wire::TokenError),
     /// Nobody answers, or not in time.
     #[error("the dashboard at {host} does not answer: {why}")]
     Silent {
@@ -112,7 +112,7 @@ impl DashboardAddress {
         };
         let said = url.query_pairs().find(|(key, _)| key == "token").map(|(_, token)| token.into_owned());
         let token = match token_file {
-            Some(file) => Some(Access::read_token(&file)?),
+            Some(file) => Some(furrow_wire::read_token(&file)?),
             None => said,
         };
         if token.as_ref().is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
@@ -338,6 +338,10 @@ mod tests {
         check("runs/night", Err("http://127.0.0.1:7380/"));
         check("http://farm?token=a%0Ab", Err("printable"));
         let error = DashboardAddress::new("http://farm", Some("/absent/token".into())).unwrap_err();
-        assert!(error.to_string().contains("/absent/token"), "{error}");
+        let why = std::error::Error::source(&error).unwrap().to_string();
+        assert_eq!(
+            (error.to_string().as_str(), why.as_str()),
+            ("--token-file", "/absent/token cannot be read")
+        );
     }
 }

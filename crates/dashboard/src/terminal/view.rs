@@ -141,11 +141,35 @@ fn head(seen: &Seen) -> Line<'static> {
     ])
 }
 
+/// What the figures lack: damaged files, and what was not read yet. The pages say the same above everything.
+fn missing(head: &Value) -> Vec<Line<'static>> {
+    let mut said: Vec<String> = head["problems"].as_array().into_iter().flatten().map(text).collect();
+    let of = |name: &str| head[name].as_f64().filter(|count| *count > 0.0);
+    if let Some(files) = of("step_files_left") {
+        said.push(format!(
+            "Figures over steps are of a part: {} files are still being read.",
+            count(Some(files))
+        ));
+    }
+    if let Some(left) = of("left_out") {
+        said.push(format!(
+            "{} trajectories are beyond what the table holds; figures count them.",
+            count(Some(left))
+        ));
+    }
+    let mut lines: Vec<_> =
+        said.iter().map(|text| Line::styled(plain(text), Style::new().fg(Color::Red))).collect();
+    if !lines.is_empty() {
+        lines.push(Line::default());
+    }
+    lines
+}
+
 fn overview(seen: &Seen, width: usize) -> Vec<Line<'static>> {
     let (all, live) = (&seen.overview, &seen.overview["live"]);
     let throughput = &all["throughput"];
     let device = device_of(all);
-    let mut lines = Vec::new();
+    let mut lines = missing(&all["head"]);
     if !live.is_null() {
         lines.extend(progress(live, width));
         lines.push(Line::default());
@@ -385,9 +409,11 @@ fn ends(seen: &Seen, width: usize) -> Vec<Line<'static>> {
 }
 
 fn workers(seen: &Seen, _width: usize) -> Vec<Line<'static>> {
-    let listed = seen.job["workers"].as_array().map(Vec::as_slice).unwrap_or_default();
-    if listed.is_empty() {
+    let Some(listed) = seen.job["workers"].as_array() else {
         return vec![Line::raw("No worker is known: no coordinator answers.")];
+    };
+    if listed.is_empty() {
+        return vec![Line::raw("No worker is there.")];
     }
     let row = |cells: [String; 6]| {
         let [worker, role, sessions, heard, memory, version] = cells;
@@ -411,6 +437,9 @@ fn workers(seen: &Seen, _width: usize) -> Vec<Line<'static>> {
             worker["version"].as_i64().map_or_else(|| NONE.to_owned(), |version| version.to_string()),
         ];
         lines.push(Line::raw(row(cells.map(|cell| plain(&cell)))));
+        if let Some(why) = worker["waits"].as_str() {
+            lines.push(Line::from(quiet(&format!("  given no sessions: {}", plain(&clean(why))))));
+        }
     }
     lines
 }
@@ -605,6 +634,28 @@ mod tests {
         assert_eq!(
             lines[1],
             "env-0                    env               3 of 8   500 ms ago    1.50 GB        –"
+        );
+        let mut other = seen();
+        other.job["workers"][0]["waits"] = json!("its file is torn\u{1b}[2J");
+        assert_eq!(text(&workers(&other, 100))[2], "  given no sessions: its file is torn\u{fffd}[2J");
+        other.job["workers"] = json!([]);
+        assert_eq!(text(&workers(&other, 100)), ["No worker is there."]);
+        other.job["workers"] = Value::Null;
+        assert_eq!(text(&workers(&other, 100)), ["No worker is known: no coordinator answers."]);
+    }
+
+    #[test]
+    fn what_figures_lack_stands_above_them() {
+        assert_eq!(text(&missing(&seen().overview["head"])), [""; 0]);
+        let head = json!({ "problems": ["steps-1.parquet\u{1b}c is damaged"], "step_files_left": 2, "left_out": 1500 });
+        assert_eq!(
+            text(&missing(&head)),
+            [
+                "steps-1.parquet\u{fffd}c is damaged",
+                "Figures over steps are of a part: 2 files are still being read.",
+                "1 500 trajectories are beyond what the table holds; figures count them.",
+                ""
+            ]
         );
     }
 

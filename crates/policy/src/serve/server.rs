@@ -3,10 +3,10 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use furrow_wire::TokenError;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -35,20 +35,9 @@ pub struct Endpoint {
 /// Why there is no endpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The token's file cannot be read.
-    #[error("policy.serve.token_file: {} cannot be read", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// What it holds is no token.
-    #[error("policy.serve.token_file: {} holds no token; one has 16 to 512 printable characters", path.display())]
-    Weak {
-        /// The file.
-        path: PathBuf,
-    },
+    /// The token's file cannot be used.
+    #[error("policy.serve.token_file")]
+    Token(#[source] TokenError),
     /// The address cannot be listened on.
     #[error("policy.serve.listen: {address} cannot be listened on; take another port, or 0 for a free one")]
     Listen {

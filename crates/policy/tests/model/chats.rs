@@ -668,8 +668,8 @@ fn roomy(file: &mut PolicyFile) {
     file.serve.max_tokens = 8000;
 }
 
-/// Sends a request and reads until the first token.
-async fn begin(worker: &Worker, asked: &Value) -> TcpStream {
+/// Sends a request and waits for nothing.
+async fn hand_in(worker: &Worker, asked: &Value) -> TcpStream {
     let body = asked.to_string();
     let head = format!(
         "POST /v1/chat/completions HTTP/1.1\r\nHost: {}\r\nContent-Length: {}\r\n\r\n{body}",
@@ -678,6 +678,12 @@ async fn begin(worker: &Worker, asked: &Value) -> TcpStream {
     );
     let mut stream = TcpStream::connect(worker.address).await.unwrap();
     stream.write_all(head.as_bytes()).await.unwrap();
+    stream
+}
+
+/// Sends a request and reads until the first token.
+async fn begin(worker: &Worker, asked: &Value) -> TcpStream {
+    let mut stream = hand_in(worker, asked).await;
     let (mut read, mut seen) = ([0; 4096], String::new());
     while seen.matches("data: ").count() < 3 {
         let bytes = stream.read(&mut read).await.unwrap();
@@ -701,14 +707,7 @@ async fn a_client_that_goes_away_frees_its_place() {
             true => begin(&worker, &asked).await,
             false => {
                 asked["stream"] = json!(false);
-                let body = asked.to_string();
-                let head = format!(
-                    "POST /v1/chat/completions HTTP/1.1\r\nHost: {}\r\nContent-Length: {}\r\n\r\n{body}",
-                    worker.address,
-                    body.len()
-                );
-                let mut stream = TcpStream::connect(worker.address).await.unwrap();
-                stream.write_all(head.as_bytes()).await.unwrap();
+                let stream = hand_in(&worker, &asked).await;
                 tokio::time::sleep(natural / 20).await;
                 stream
             }
