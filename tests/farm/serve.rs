@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 
-use crate::farm::{FURROW, air_tasks};
+use crate::farm::{FURROW, air_tasks, furrow};
 use crate::weights::write_checkpoint;
 
 #[test]
@@ -28,6 +28,14 @@ fn a_policy_worker_alone_serves_chats() {
     let open = job("0.0.0.0:0", "").output().unwrap();
     let told = String::from_utf8_lossy(&open.stderr);
     assert!(open.status.code() == Some(2) && told.contains("policy.serve.token_file"), "{told}");
+
+    // A port that is taken ends a run before it has begun.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    drop(job(&taken.local_addr().unwrap().to_string(), ""));
+    let refused = furrow(&["run", "job.toml", "--air=4000"], folder.path());
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && told.contains("policy.serve.listen"), "{told}");
+    assert!(!path("run").exists(), "a half-made run directory is left");
 
     let mut worker = job("127.0.0.1:0", "token_file = \"token\"\n").stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(worker.stderr.take().unwrap()).lines().map(Result::unwrap);
