@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--steps", type=int, default=6, help="of a trajectory, at most")
     one.add_argument("--settle-seconds", type=float, default=2.0, help="time that each action of the environment takes")
     one.add_argument("--train-seconds", type=float, default=20.0, help="time that the stub of a trainer sleeps for a version")
-    one.add_argument("--versions", type=int, default=5, help="those measured; one more comes before them")
+    one.add_argument("--versions", type=int, default=6, help="those measured, an even number; one more comes before them")
     _measuring(one)
     one.set_defaults(run=_bench_loop)
     one = commands.add_parser("recompute", help="compare recorded log-probabilities with a checkpoint's")

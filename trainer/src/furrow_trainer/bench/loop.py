@@ -61,7 +61,7 @@ class Plan:
         steps: of a trajectory at most.
         settle_seconds: time that each action of the environment takes.
         train_seconds: time that the stub trains for.
-        versions: those measured, behind one that is not.
+        versions: those measured, behind one that is not. An even number: two weights take turns, and each has trajectories of its own length.
         ahead: versions that the farm may be ahead where it goes on.
     """
 
@@ -71,7 +71,7 @@ class Plan:
     steps: int = 6
     settle_seconds: float = 2.0
     train_seconds: float = 20.0
-    versions: int = 5
+    versions: int = 6
     ahead: int = 1
 
     def __post_init__(self) -> None:
@@ -104,7 +104,7 @@ def bench(plan: Plan, report: Report) -> None:
     Raises:
         TrainerError: when a farm or a publication failed.
     """
-    rates = {}
+    rates, steps = {}, {}
     with tempfile.TemporaryDirectory(prefix="furrow-bench-") as folder:
         weights = [Path(folder) / f"tiny-{seed}" for seed in (1, 2)]
         for seed, path in enumerate(weights, 1):
@@ -118,8 +118,12 @@ def bench(plan: Plan, report: Report) -> None:
                 report.add(f"{name}: steps a trajectory", "", cycle.steps / plan.trajectories)
             rates[name] = plan.trajectories * len(cycles) / sum(cycle.seconds for cycle in cycles) * 3600
             report.add(f"{name}: trajectories trained from", "1/h", rates[name])
+            steps[name] = sum(cycle.steps for cycle in cycles) / sum(cycle.seconds for cycle in cycles) * 3600
+            report.add(f"{name}: steps trained from", "1/h", steps[name])
     apart, beside = rates.values()
     report.add("collect while training / collect, then train", "x", beside / apart)
+    apart, beside = steps.values()
+    report.add("the same, of steps", "x", beside / apart)
     collecting = report.median("collect, then train: waiting for its trajectories")
     # Whoever overlaps the two perfectly needs the longer of them.
     report.add("the most that overlapping could bring", "x", (collecting + plan.train_seconds) / max(collecting, plan.train_seconds))
