@@ -6,6 +6,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
+use furrow_dashboard::DashboardFile;
 use furrow_env::EnvFile;
 use furrow_policy::PolicyFile;
 use furrow_records::RecordsFile;
@@ -156,6 +157,8 @@ impl Plan {
                 max_delay_millis: Some(self.max_delay.as_millis() as u64),
                 ..RecordsFile::default()
             },
+            // What a dashboard costs is measured by itself (`furrow bench dashboard`).
+            dashboard: DashboardFile { enabled: false, ..DashboardFile::default() },
             telemetry: TelemetryFile {
                 metrics_interval_millis: INTERVAL.as_millis() as u64,
                 ..TelemetryFile::default()

@@ -3,6 +3,7 @@
 mod browser;
 mod checkpoints;
 mod child;
+mod dashboard;
 mod farm;
 mod gpu;
 mod grpc;
@@ -17,6 +18,7 @@ mod records;
 mod report;
 mod soak;
 mod swap;
+mod viewer;
 
 use clap::{Args, Subcommand};
 
@@ -27,6 +29,8 @@ use crate::Failure;
 pub enum BenchCommand {
     /// The bare browser loop, beside the same loop in Playwright
     Browser(browser::BrowserArgs),
+    /// A run's dashboard with its pages open, beside the run itself
+    Dashboard(dashboard::DashboardArgs),
     /// The whole farm with the random policy, beside the bare browser loop
     Farm(farm::FarmArgs),
     /// The model on an NVIDIA GPU, each figure beside its floor at the rates of the same run
@@ -60,6 +64,7 @@ struct BenchArgs {
 pub fn run(command: &BenchCommand) -> Result<(), Failure> {
     match command {
         BenchCommand::Browser(args) => browser::run(args),
+        BenchCommand::Dashboard(args) => dashboard::run(args),
         BenchCommand::Farm(args) => farm::run(args),
         BenchCommand::Gpu(args) => gpu::run(args),
         BenchCommand::Grpc(args) => grpc::run(args),
