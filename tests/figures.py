@@ -224,8 +224,27 @@ def hold_job(said, rows, total):
     for name in ("device", "slots", "sessions"):
         part = said["ledger"][name]
         same(f"ledger.{name}", sum(line["micros"] for line in part["parts"]), part["micros"])
+    hold_plan({line["figure"]: line for line in said["plan"] or []}, rows, total)
     if total is not None:
         same("ledger.cpu_micros", said["ledger"]["cpu_micros"], total("tree/cpu_micros"))
+
+
+def hold_plan(said, rows, total):
+    """What was planned is the job's own word; its bounds and what was measured are computed here."""
+    if not said:
+        return
+    trajectories = rows["trajectories"]
+    steps = sum(row["num_steps"] for row in trajectories)
+    tokens = sum(row["num_response_tokens"] or 0 for row in trajectories)
+    pages = sum(row["timing"][f"{cause}_micros"] for row in trajectories for cause in SESSION if cause not in ("queue", "policy", "score"))
+    same("plan.trajectories", said["trajectories"]["measured"], float(sum(row["status"] == "scored" for row in trained(trajectories))))
+    same("plan.tokens_a_step", said["tokens_a_step"]["measured"], div(float(tokens), steps))
+    same("plan.per_slot_hour", said["per_slot_hour"]["planned"], HOUR / (pages / len(trajectories)))
+    if total is None:
+        return
+    slots = {used: total(f"env/slot_micros/{used}") for used in SLOTS}
+    same("plan.slots_filled", said["slots_filled"]["measured"], div(float(slots["busy"]), sum(slots.values())))
+    same("plan.per_slot_hour, measured", said["per_slot_hour"]["measured"], div(total("rollout/scored"), sum(slots.values()) / HOUR))
 
 
 class Report(html.parser.HTMLParser):

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use furrow_coordinator::{LimitsConfig, LimitsFile, ScoreConfig, ScoreFile};
 use furrow_dashboard::{DashboardConfig, DashboardFile};
 use furrow_env::{EnvConfig, EnvFile};
+use furrow_model::floor::{DEVICES, Device};
 use furrow_policy::{PolicyConfig, PolicyFile};
 use furrow_records::{RecordsConfig, RecordsFile};
 use furrow_rollout::{Id, Run};
@@ -147,7 +148,7 @@ impl JobFile {
     fn check(self, base: &Path) -> Result<Job, Vec<String>> {
         let resolved = self.clone().resolved(base).text()?;
         let mut problems = Vec::new();
-        let output_dir = base.join(&self.run.output_dir);
+        let (output_dir, gpu) = (base.join(&self.run.output_dir), self.dashboard.gpu.clone());
         let run_name = note(self.run.check(), &mut problems);
         let tasks = note(self.tasks.check(base), &mut problems);
         let policy = note(self.policy.resolved(base).check(), &mut problems);
@@ -158,6 +159,7 @@ impl JobFile {
         let eval = note(self.eval.check(base), &mut problems);
         let telemetry = note(self.telemetry.check(), &mut problems);
         let dashboard = note(self.dashboard.resolved(base).check(), &mut problems);
+        let gpu = note(known_gpu(&gpu), &mut problems);
         let (
             Some(run_name),
             Some(tasks),
@@ -169,7 +171,8 @@ impl JobFile {
             Some(eval),
             Some(telemetry),
             Some(dashboard),
-        ) = (run_name, tasks, policy, env, score, records, limits, eval, telemetry, dashboard)
+            Some(()),
+        ) = (run_name, tasks, policy, env, score, records, limits, eval, telemetry, dashboard, gpu)
         else {
             return Err(problems);
         };
@@ -347,6 +350,15 @@ impl Problem {
     }
 }
 
+/// The model knows which devices there are, the dashboard does not.
+fn known_gpu(name: &str) -> Result<(), Vec<String>> {
+    if name.is_empty() || Device::named(name).is_some() {
+        return Ok(());
+    }
+    let known: Vec<&str> = DEVICES.iter().map(|device| device.name).collect();
+    Err(vec![format!("dashboard.gpu: {name:?} is not known; use one of {}", known.join(", "))])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -406,6 +418,17 @@ mod tests {
         );
         wants(&["policy.grammar.name=ui_tars", "policy.grammar.extra=[\"drag\"]"], "has all of its actions");
         wants(&["policy.grammar.name=ui_tars", "policy.constrain.enabled=true"], "have no one layout");
+    }
+
+    #[test]
+    fn a_gpu_is_one_whose_rates_are_known() {
+        let known = "use one of h200, h100, b200, a100, l40s";
+        check(
+            JOB,
+            &["dashboard.gpu=h300"],
+            &[&format!("--set: dashboard.gpu: \"h300\" is not known; {known}")],
+        );
+        assert!(parse(JOB, &["dashboard.gpu=h200"]).is_ok());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 import { ask, inTurn, tellServer } from "./ask.js";
 import { card, el, put, redraw, table } from "./dom.js";
-import { NONE, bytes, count, deviceHour, duration, percent, words } from "./format.js";
+import { NONE, bytes, count, deviceHour, duration, number, percent, words } from "./format.js";
 import { running } from "./overview.js";
 
 export async function show(stage, { tell }) {
@@ -64,6 +64,7 @@ function page(job) {
   const { live } = job;
   return [
     live ? running(live) : null,
+    job.plan ? card("Plan against measurement", {}, plan(job.plan, job.head.device)) : null,
     job.workers ? card("Workers", {}, workers(job.workers)) : null,
     live?.weights.length ? card("Versions of the policy workers", {}, weights(live)) : null,
     card("Where it is", {}, el("dl", { class: "facts" }, el("dt", {}, "run"), el("dd", {}, job.head.name), el("dt", {}, "directory"), el("dd", {}, el("code", {}, job.dir ?? NONE)), el("dt", {}, "newest commit"), el("dd", {}, count(job.head.version)))),
@@ -71,6 +72,26 @@ function page(job) {
     job.tables ? card("Tables", {}, tables(job.tables)) : null,
     card("The job, every key with its value", {}, job.job ? el("details", { id: "resolved" }, el("summary", { id: "resolved-fold" }, "job.toml, resolved"), el("pre", { id: "resolved-text", tabindex: "0" }, job.job)) : el("p", { class: "note" }, "There is no job.toml beside this data set.")),
   ];
+}
+
+/** What was planned, or bounds it, beside what came of it. */
+function plan(lines, device) {
+  const hour = deviceHour(device);
+  const told = {
+    trajectories: ["trajectories scored", "groups and their attempts, evaluations left out", count],
+    slots_filled: ["slots with a trajectory in them", "all of them, all the time", percent],
+    tokens_a_step: ["tokens a step", "at most", number],
+    per_slot_hour: ["trajectories per slot-hour", "had the policy answered at once", number],
+    per_device_hour: [`trajectories per ${hour}`, "floor of the device with this run's own work", number],
+  };
+  const columns = [
+    { name: "", of: ({ figure, device }) => told[figure][0] + (device ? `, ${device}` : "") },
+    { name: "plan or bound", of: ({ figure, planned }) => told[figure][2](planned), numeric: true },
+    { name: "measured", of: ({ figure, measured }) => told[figure][2](measured), numeric: true },
+    { name: "reached", of: (row) => percent(row.share), numeric: true },
+    { name: "the plan is", of: ({ figure }) => told[figure][1] },
+  ];
+  return table(columns, lines, "Plan against measurement");
 }
 
 function workers(list) {

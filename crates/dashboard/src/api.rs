@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 
 use crate::figures;
 use crate::follow::State;
+use crate::live::Live;
+use crate::plan;
 use crate::query::Window;
 
 /// Why there is no answer.
@@ -90,12 +92,23 @@ pub(crate) fn job(state: &State) -> Value {
         None => figures::ledger(&furrow_records::view::Tally::default(), story.totals.as_ref()),
     };
     let tables = view.as_ref().map(|view| tables(view));
+    let (subject, live) = (&state.subject, state.live());
+    let plan = subject.planned.as_ref().zip(view.as_ref()).map(|(planned, view)| {
+        plan::lines(
+            planned,
+            subject.floor.as_ref(),
+            &view.shown().tally,
+            story.totals.as_ref(),
+            live.as_ref(),
+        )
+    });
     json!({
         "head": head(state),
-        "dir": state.subject.dir.as_ref().map(|dir| dir.display().to_string()),
-        "live": state.live().map(|live| live.told()),
-        "workers": state.live().map(|live| live.workers()),
-        "job": state.subject.job,
+        "dir": subject.dir.as_ref().map(|dir| dir.display().to_string()),
+        "live": live.as_ref().map(Live::told),
+        "workers": live.as_ref().map(Live::workers),
+        "plan": plan,
+        "job": subject.job,
         "ledger": ledger,
         "tables": tables,
         "metrics_lines_unread": story.unread,

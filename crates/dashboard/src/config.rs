@@ -18,6 +18,8 @@ pub struct DashboardFile {
     pub token_file: Option<PathBuf>,
     /// Price of an hour of a device in US dollars, for the cost of a trajectory; 0: not known.
     pub usd_per_device_hour: f64,
+    /// GPU that a `cuda` policy runs on, as `furrow plan --gpu` names it: its floor stands beside what was measured; empty: not told.
+    pub gpu: String,
     /// Connections held at once: a browser opens up to six a tab.
     pub connections_max: u32,
 }
@@ -41,6 +43,7 @@ impl Default for DashboardFile {
             listen: "127.0.0.1:7380".into(),
             token_file: None,
             usd_per_device_hour: 0.0,
+            gpu: String::new(),
             // Ten people with a tab each; a connection takes some 100 kB.
             connections_max: 64,
         }

@@ -105,7 +105,7 @@ fn cost(judges: f64, device_hours: Option<f64>, usd_per_hour: Option<f64>, devic
 }
 
 /// Trajectories with a reward for each hour of a device, idle or not.
-fn per_device_hour(totals: &Totals) -> Option<f64> {
+pub(crate) fn per_device_hour(totals: &Totals) -> Option<f64> {
     ratio(totals.scored as f64, hours(totals.device_total()))
 }
 
@@ -120,7 +120,7 @@ fn hours(micros: u64) -> f64 {
 }
 
 /// A rate; `None` where there is nothing to divide by.
-fn ratio(part: f64, whole: f64) -> Option<f64> {
+pub(crate) fn ratio(part: f64, whole: f64) -> Option<f64> {
     (whole > 0.0).then(|| part / whole)
 }
 

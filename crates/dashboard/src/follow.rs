@@ -22,6 +22,7 @@ use tracing::warn;
 use crate::figures::Device;
 use crate::hours::{Hours, Story};
 use crate::live::Live;
+use crate::plan::{Floor, Planned};
 
 /// What a dashboard shows.
 #[derive(Debug, Clone)]
@@ -38,6 +39,10 @@ pub struct Subject {
     pub device: Device,
     /// Price of an hour of a device in US dollars.
     pub usd_per_device_hour: Option<f64>,
+    /// What the job plans, where it is known.
+    pub planned: Option<Planned>,
+    /// What its device could do, where model and device are known.
+    pub floor: Option<Arc<dyn Floor>>,
 }
 
 /// Everything that requests are answered from.

@@ -18,6 +18,7 @@ mod format;
 mod hours;
 mod live;
 mod pages;
+mod plan;
 mod query;
 mod report;
 mod routes;
@@ -29,6 +30,7 @@ pub use config::{DashboardConfig, DashboardFile};
 pub use figures::Device;
 pub use follow::Subject;
 pub use format::clean;
+pub use plan::{Floor, Planned, Work};
 pub use report::{
     Picture, REPORT_RUNS_MAX, ReportError, ReportTable, RunFigures, report_html, report_pictures,
 };

@@ -1,5 +1,7 @@
 //! `furrow view` and `furrow dashboard`: pages over a data set, finished or growing, and over the run that fills it.
 
+mod planned;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -70,6 +72,8 @@ pub fn dashboard(args: &DashboardArgs) -> Result<(), Failure> {
             job: None,
             device: Device::None,
             usd_per_device_hour: price,
+            planned: None,
+            floor: None,
         },
         _ => {
             let told = format!(
@@ -143,7 +147,16 @@ pub fn subject(dir: &Path, usd_per_device_hour: Option<f64>) -> Subject {
     let said = table.get("run").and_then(|run| run.get("name")?.as_str()).map(str::to_owned);
     let folder = || run_dir.file_name().map_or("data set".into(), |name| name.to_string_lossy().into_owned());
     let name = said.unwrap_or_else(folder);
-    Subject { name, dir: Some(run_dir), coordinator: None, device: device(&table), job, usd_per_device_hour }
+    Subject {
+        name,
+        dir: Some(run_dir),
+        coordinator: None,
+        device: device(&table),
+        planned: planned::planned(&table),
+        floor: planned::floor(&table),
+        job,
+        usd_per_device_hour,
+    }
 }
 
 /// What the policy of a job computes with.

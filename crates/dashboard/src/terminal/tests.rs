@@ -23,6 +23,8 @@ fn subject(dir: &Path) -> Subject {
         job: None,
         device: Device::Cpu,
         usd_per_device_hour: None,
+        planned: None,
+        floor: None,
     }
 }
 

@@ -9,7 +9,7 @@ use chromiumoxide::browser::{Browser, BrowserConfig};
 use chromiumoxide::handler::viewport::Viewport;
 use chromiumoxide::page::ScreenshotParams;
 use chromiumoxide::{Handler, Page};
-use furrow_dashboard::{Dashboard, DashboardFile, Device, Subject};
+use furrow_dashboard::{Dashboard, DashboardFile, Device, Planned, Subject};
 use furrow_records::fixtures::{self, Plot};
 use furrow_records::{Draft, Manifest, ShardWriter};
 use furrow_rollout::{
@@ -71,6 +71,8 @@ impl Ground {
             job: Some(format!("[run]\nname = \"night-run\"\n# {}\n", HOSTILE[1])),
             device: Device::Gpu,
             usd_per_device_hour: Some(2.5),
+            planned: Some(Planned { trajectories: Some(244), sessions: 8, tokens_max: Some(64) }),
+            floor: None,
         };
         let any = "127.0.0.1:0".parse().unwrap();
         let dashboard = Dashboard::bind(any, &config, token, subject).await.unwrap();

@@ -63,7 +63,17 @@ async fn every_page_shows_its_figures_in_light_and_in_dark() {
             &["The same task under the same draw", "click_element", "tokens, mean log-prob"],
         ),
         ("/learning", "learning", &["By policy version", "Kept and left out by a trainer", "book-a-table"]),
-        ("/job", "job", &["The ledger of GPU-hours", "no work", "Tables"]),
+        (
+            "/job",
+            "job",
+            &[
+                "The ledger of GPU-hours",
+                "no work",
+                "Tables",
+                "Plan against measurement",
+                "had the policy answered at once",
+            ],
+        ),
     ] {
         let page = open(&chrome, &ground, path).await;
         for dark in [false, true] {

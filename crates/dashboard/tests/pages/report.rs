@@ -22,6 +22,8 @@ fn figures(dir: &Path, name: &str) -> RunFigures {
         job: Some(format!("[run]\nname = {:?}\n", HOSTILE[1])),
         device: Device::Gpu,
         usd_per_device_hour: Some(2.5),
+        planned: None,
+        floor: None,
     };
     let table = ReportTable {
         title: HOSTILE[0].into(),

@@ -1,0 +1,157 @@
+//! What a job planned, beside what it came to: where a run stays behind is told in its own figures.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use furrow_records::view::Tally;
+use furrow_rollout::Cause;
+use serde_json::{Value, json};
+
+use crate::figures::{per_device_hour, ratio};
+use crate::hours::Totals;
+use crate::live::Live;
+
+/// What a job plans, as far as its file says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Planned {
+    /// Trajectories, evaluations left out; `None`: as many as there are tasks for.
+    pub trajectories: Option<u64>,
+    /// Slots of an environment worker.
+    pub sessions: u32,
+    /// Most tokens of a reply; `None`: the policy has none.
+    pub tokens_max: Option<u32>,
+}
+
+/// What no device could beat with a run's own work. Models and devices are known to whoever makes one, not to the pages.
+pub trait Floor: Debug + Send + Sync {
+    /// The device.
+    fn device(&self) -> &str;
+
+    /// Trajectories that it could do in an hour.
+    fn trajectories_per_hour(&self, work: &Work) -> f64;
+}
+
+/// A run's work, as measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Work {
+    /// Steps of a trajectory.
+    pub steps: f64,
+    /// Tokens generated a step.
+    pub tokens: f64,
+    /// Seconds of a step that are not the policy's.
+    pub page_seconds: f64,
+    /// Trajectories at once.
+    pub sessions: u32,
+}
+
+/// Lines of the table: what is compared, what was planned or is the bound, what was measured.
+pub(crate) fn lines(
+    planned: &Planned,
+    floor: Option<&Arc<dyn Floor>>,
+    tally: &Tally,
+    totals: Option<&Totals>,
+    live: Option<&Live>,
+) -> Vec<Value> {
+    let with_slots = totals.filter(|totals| totals.slot_total() > 0);
+    let filled = with_slots.and_then(|totals| ratio(totals.slot_busy() as f64, totals.slot_total() as f64));
+    let tokens = ratio(tally.all.response_tokens as f64, tally.all.steps as f64);
+    let workers = live.map_or(1, |live| live.progress.env_workers.max(1));
+    let work = work(tally, tokens, planned.sessions.saturating_mul(workers));
+    let per_slot_hour =
+        with_slots.and_then(|totals| ratio(totals.scored as f64, totals.slot_total() as f64 / 3.6e9));
+    let mut lines = vec![
+        line("trajectories", planned.trajectories.map(|all| all as f64), Some(tally.training.scored as f64)),
+        line("slots_filled", Some(1.0), filled),
+        line("tokens_a_step", planned.tokens_max.map(f64::from), tokens),
+        line("per_slot_hour", work.map(|work| 3600.0 / (work.steps * work.page_seconds)), per_slot_hour),
+    ];
+    if let Some(floor) = floor {
+        let bound = work.filter(|work| work.tokens > 0.0).map(|work| floor.trajectories_per_hour(&work));
+        let mut told = line("per_device_hour", bound, totals.and_then(per_device_hour));
+        told["device"] = floor.device().into();
+        lines.push(told);
+    }
+    lines
+}
+
+fn line(figure: &str, planned: Option<f64>, measured: Option<f64>) -> Value {
+    let share = planned.zip(measured).and_then(|(planned, measured)| ratio(measured, planned));
+    json!({ "figure": figure, "planned": planned, "measured": measured, "share": share })
+}
+
+/// Page seconds: the session's time but that of the policy, the queue and the scorer, over its steps.
+fn work(tally: &Tally, tokens: Option<f64>, sessions: u32) -> Option<Work> {
+    let policy = Cause::Policy.as_str();
+    let of_pages =
+        tally.session_micros.iter().filter(|(cause, _)| ![policy, "queue", "score"].contains(cause));
+    let micros: u64 = of_pages.map(|(_, micros)| micros).sum();
+    let all = &tally.all;
+    let page_seconds = ratio(micros as f64 / 1e6, all.steps as f64).filter(|seconds| *seconds > 0.0)?;
+    let steps = ratio(all.steps as f64, all.trajectories() as f64)?;
+    Some(Work { steps, tokens: tokens.unwrap_or(0.0), page_seconds, sessions })
+}
+
+#[cfg(test)]
+mod tests {
+    use furrow_records::view::Counts;
+    use furrow_telemetry::{Label as _, SlotUse};
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Thousand;
+
+    impl Floor for Thousand {
+        fn device(&self) -> &str {
+            "h200"
+        }
+
+        fn trajectories_per_hour(&self, work: &Work) -> f64 {
+            assert_eq!(*work, Work { steps: 5.0, tokens: 20.0, page_seconds: 2.0, sessions: 8 });
+            1000.0
+        }
+    }
+
+    /// Four trajectories of five steps, 20 tokens each; pages took 40 s of them, the policy 15 s.
+    fn tally() -> Tally {
+        let counts = Counts { scored: 4, steps: 20, response_tokens: 400, ..Counts::default() };
+        let mut tally = Tally { all: counts.clone(), training: counts, ..Tally::default() };
+        let micros = [("queue", 9), ("policy", 15), ("observe", 10), ("settle", 30), ("score", 7)];
+        tally.session_micros.extend(micros.map(|(cause, seconds)| (cause, seconds * 1_000_000)));
+        tally
+    }
+
+    #[track_caller]
+    fn check(lines: &[Value], figure: &str, planned: Option<f64>, measured: Option<f64>, share: Option<f64>) {
+        let line = lines.iter().find(|line| line["figure"] == figure).unwrap();
+        let told = ["planned", "measured", "share"].map(|name| line[name].as_f64());
+        assert_eq!(told, [planned, measured, share], "{figure}");
+    }
+
+    #[test]
+    fn a_plan_stands_beside_what_came_of_it() {
+        let mut totals = Totals { scored: 4, slot_micros: vec![0; SlotUse::ALL.len()], ..Totals::default() };
+        totals.slot_micros[SlotUse::Busy.index()] = 60_000_000;
+        totals.slot_micros[SlotUse::NoAssignment.index()] = 20_000_000;
+        let planned = Planned { trajectories: Some(16), sessions: 8, tokens_max: Some(40) };
+        let floor: Arc<dyn Floor> = Arc::new(Thousand);
+        let lines = lines(&planned, Some(&floor), &tally(), Some(&totals), None);
+        check(&lines, "trajectories", Some(16.0), Some(4.0), Some(0.25));
+        check(&lines, "slots_filled", Some(1.0), Some(0.75), Some(0.75));
+        check(&lines, "tokens_a_step", Some(40.0), Some(20.0), Some(0.5));
+        // A slot whose policy answers at once: five steps of 2 s; and 4 scored in 80 slot-seconds.
+        check(&lines, "per_slot_hour", Some(360.0), Some(180.0), Some(0.5));
+        check(&lines, "per_device_hour", Some(1000.0), None, None);
+        assert_eq!(lines[4]["device"], "h200");
+    }
+
+    #[test]
+    fn what_is_not_known_is_null() {
+        let lines = lines(&Planned::default(), None, &Tally::default(), None, None);
+        assert_eq!(lines.len(), 4);
+        check(&lines, "trajectories", None, Some(0.0), None);
+        check(&lines, "slots_filled", Some(1.0), None, None);
+        check(&lines, "tokens_a_step", None, None, None);
+        check(&lines, "per_slot_hour", None, None, None);
+    }
+}
