@@ -45,6 +45,16 @@ assert len(told.model_extra["prompt_token_ids"]) == told.usage.prompt_tokens
 assert all(entry.logprob <= 0 for entry in choice.logprobs.content)
 assert told.usage.prompt_tokens_details.cached_tokens == 0
 
+# The likeliest tokens beside each, in both forms; a greedy one is the likeliest itself.
+ranked = client.chat.completions.create(messages=shown, logprobs=True, top_logprobs=3, **greedy)
+assert ranked.choices[0].message == choice.message
+for entry in ranked.choices[0].logprobs.content:
+    listed = [other.logprob for other in entry.top_logprobs]
+    assert len(listed) == 3 and listed == sorted(listed, reverse=True) and entry.top_logprobs[0].token == entry.token
+streamed = client.chat.completions.create(messages=shown, logprobs=True, top_logprobs=3, stream=True, **greedy)
+entries = [entry for part in streamed for entry in (part.choices[0].logprobs.content if part.choices[0].logprobs else [])]
+assert entries == ranked.choices[0].logprobs.content
+
 # The same in parts.
 parts = list(client.chat.completions.create(messages=shown, stream=True, stream_options={"include_usage": True}, **greedy))
 assert "".join(part.choices[0].delta.content or "" for part in parts if part.choices) == choice.message.content
@@ -88,7 +98,9 @@ assert isinstance(json.loads(free.choices[0].message.content), dict)
 # What is refused has the client's own exceptions.
 refused(openai.NotFoundError, "model_not_found", model="gpt-9")
 refused(openai.BadRequestError, "unsupported_parameter", n=2)
-refused(openai.BadRequestError, "unsupported_parameter", logprobs=True, top_logprobs=5)
+refused(openai.BadRequestError, None, logprobs=True, top_logprobs=21)
+refused(openai.BadRequestError, None, top_logprobs=5)
+refused(openai.BadRequestError, "unsupported_parameter", presence_penalty=1.5)
 refused(openai.BadRequestError, "context_length_exceeded", messages=[{"role": "user", "content": "word " * 20000}])
 address = [{"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}}]
 assert "not fetched" in str(refused(openai.BadRequestError, None, messages=[{"role": "user", "content": address}]))

@@ -50,6 +50,7 @@ pub(crate) fn head(state: &State) -> Value {
         "left_out": shown.as_ref().map_or(0, |shown| shown.index.left_out()),
         "step_files_left": shown.as_ref().map_or(0, |shown| shown.step_files_left()),
         "problems": shown.as_ref().map(|shown| shown.problems.clone()).unwrap_or_default(),
+        "trouble": state.trouble(),
         "device": subject.device,
     })
 }

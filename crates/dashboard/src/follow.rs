@@ -272,7 +272,7 @@ impl State {
 
     /// Tells what is there now, if it is not what was told last.
     fn tell(&self) {
-        let mut change = Change { trouble: lock(&self.trouble).clone(), ..Change::default() };
+        let mut change = Change { trouble: self.trouble(), ..Change::default() };
         if let Some(view) = self.view() {
             // Not `shown`: whoever sorts a million rows holds it, and this is told from a task that must not wait.
             let glance = view.glance();
@@ -307,7 +307,12 @@ impl State {
     /// Reads all there is, or says why that cannot be. Blocks.
     pub fn read_all(&self, stop: &CancellationToken) -> Result<(), String> {
         self.catch_up(stop);
-        lock(&self.trouble).clone().map_or(Ok(()), Err)
+        self.trouble().map_or(Ok(()), Err)
+    }
+
+    /// Why not all of the run can be read, as it was found when it was read last.
+    pub fn trouble(&self) -> Option<String> {
+        lock(&self.trouble).clone()
     }
 
     fn catch_up_hours(&self) -> std::io::Result<()> {

@@ -66,6 +66,15 @@ pub struct Token {
     pub entropy: f32,
 }
 
+/// How likely an id is, and which ids are the likeliest: of softmax(logits), whatever was drawn from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ranking {
+    /// log-softmax(logits) of the id. Finite and at most 0.
+    pub logprob: f32,
+    /// Ids and the same of theirs, the likeliest first and of equal ones the lower id; ids of probability 0 are not among them.
+    pub likeliest: Vec<(u32, f32)>,
+}
+
 /// Longest list of kept ids that is written down.
 pub const KEPT_MAX: usize = 512;
 
@@ -104,6 +113,23 @@ impl Sampler {
             self.draw_greedy(logits, highest, pick)
         };
         drawn.map_or(Picked::NotFinite, Picked::Token)
+    }
+
+    /// Ranks the `count` likeliest ids of logits `[V]`, and tells of `id`, which was drawn from them. `None` for logits that nothing can be drawn
+    /// from.
+    pub fn rank(&mut self, logits: &[f32], id: u32, count: usize) -> Option<Ranking> {
+        let whole = self.weigh_all(logits, highest(logits)?, 1.0);
+        let logprob = whole.logprob(*logits.get(id as usize).filter(|logit| is_finite(**logit))?);
+        self.order.clear();
+        let finite = logits.iter().zip(0..).filter(|(logit, _)| is_finite(**logit));
+        self.order.extend(finite.map(|(logit, id)| place(*logit, id)));
+        if count < self.order.len() {
+            self.order.select_nth_unstable(count);
+            self.order.truncate(count);
+        }
+        self.order.sort_unstable();
+        let likeliest = self.order.iter().map(|at| (*at as u32, whole.logprob(logit_at(*at)))).collect();
+        Some(Ranking { logprob, likeliest })
     }
 
     fn draw_greedy(&mut self, logits: &[f32], highest: f32, pick: &Pick<'_>) -> Option<Token> {

@@ -13,7 +13,7 @@ mod tower;
 
 pub use self::encode::{Encoder, Stage, Workspace};
 pub use self::grid::{grid, tokens};
-pub use self::image::{ImageError, ImageLimits, Rgb, decode};
+pub use self::image::{ImageError, ImageLimits, Rgb, decode, size};
 pub use self::outline::Encoding;
 pub use self::positions::resize as resize_positions;
 pub use self::resize::resize;

@@ -161,6 +161,12 @@ pub enum ConstraintError {
         /// How many there may be.
         most: usize,
     },
+    /// It could not be built: a fault of this program.
+    #[error("the automaton was not built: {why}")]
+    Broken {
+        /// What happened.
+        why: String,
+    },
     /// A reply does not fit.
     #[error(
         "policy.sampling.max_tokens: {max_tokens}; a constrained reply takes at least {least} ids with this tokenizer, use {least} or more"

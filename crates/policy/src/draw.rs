@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use furrow_model::sample::{Allowed, KEPT_MAX, Pick, Token};
+use furrow_model::sample::{Allowed, KEPT_MAX, Pick, Ranking, Token};
 use furrow_model::tokenizer::Tokenizer;
 use furrow_rollout::{Ancestry, FinishReason, Sampling};
 use rand::rngs::ChaCha12Rng;
@@ -109,12 +109,15 @@ pub struct Response {
 }
 
 /// A token as whoever watches a response sees it.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Watched {
     /// The id.
     pub id: u32,
-    /// Whole vocabulary; `None` where it was forced.
+    /// Whole vocabulary; `None` where it was forced. At a temperature other than 0 and 1 it is that of softmax(logits) where the watch has
+    /// its tokens ranked.
     pub logprob: Option<f32>,
+    /// The likeliest ids of softmax(logits) and their log-probs, as many as the watch wants.
+    pub likeliest: Vec<(u32, f32)>,
 }
 
 /// Tells of each token of a response as it comes, the stop id behind a cut one left out, and ends a free response where its text holds one
@@ -126,18 +129,31 @@ pub struct Watch {
     tokenizer: Arc<Tokenizer>,
     /// The last bytes, as many as can begin a text to stop at.
     tail: Vec<u8>,
+    /// How many of the likeliest ids are wanted beside each that is drawn; `None`: none, and the draw's own log-prob is enough.
+    ranks: Option<usize>,
+    /// Of the token that is taken next.
+    ranking: Option<Ranking>,
 }
 
 impl Watch {
     /// Tells `told`, which must have room for every token of the response: nothing waits for a slow reader.
     pub fn new(told: mpsc::Sender<Watched>, stops: Arc<[String]>, tokenizer: Arc<Tokenizer>) -> Self {
-        Self { told, stops, tokenizer, tail: Vec::new() }
+        Self { told, stops, tokenizer, tail: Vec::new(), ranks: None, ranking: None }
+    }
+
+    /// The same, with the logits of each draw ranked: so many of the likeliest ids are told.
+    pub fn ranking(self, ranks: Option<usize>) -> Self {
+        Self { ranks, ..self }
     }
 
     /// Returns whether a text to stop at is there.
     fn see(&mut self, id: u32, logprob: Option<f32>) -> bool {
+        let watched = match self.ranking.take() {
+            Some(Ranking { logprob, likeliest }) => Watched { id, logprob: Some(logprob), likeliest },
+            None => Watched { id, logprob, likeliest: Vec::new() },
+        };
         // Whoever watched may be gone; the session's life tells.
-        self.told.try_send(Watched { id, logprob }).ok();
+        self.told.try_send(watched).ok();
         let Some(longest) = self.stops.iter().map(String::len).max() else { return false };
         let vocabulary = self.tokenizer.vocabulary();
         if !vocabulary.is_special(id) {
@@ -215,6 +231,18 @@ impl Response {
         };
         let uniform = self.stream.uniform(self.step, self.columns.ids.len() as u32);
         Pick { row, temperature, top_k, top_p, min_p, allowed, uniform }
+    }
+
+    /// How many of the likeliest ids are wanted beside what `pick` draws; `None`: no ranking.
+    pub fn ranks(&self) -> Option<usize> {
+        self.watch.as_ref()?.ranks
+    }
+
+    /// The ranking of the row that the token which is taken next was drawn from.
+    pub fn rank(&mut self, ranking: Option<Ranking>) {
+        if let Some(watch) = &mut self.watch {
+            watch.ranking = ranking;
+        }
     }
 
     /// Takes what `pick` drew.

@@ -16,6 +16,7 @@ mod weights;
 use std::collections::{HashMap, VecDeque};
 
 use furrow_model::backend::{Backend, Incoming, Room};
+use furrow_model::sample::Sampler;
 use furrow_rollout::{FinishReason, PolicyVersion, StateOrigin};
 use furrow_telemetry::{DeviceTime, DeviceUse, TimeSource};
 use tokio::sync::{mpsc, oneshot};
@@ -151,6 +152,8 @@ pub struct Engine {
     places: Places,
     snapshots: Snapshots,
     features: Features,
+    /// Ranks logits for those who ask.
+    sampler: Sampler,
     shelf: Shelf,
     lot: Lot,
     places_max: u32,
@@ -190,6 +193,7 @@ impl Engine {
             places: Places::new(room.slots, room.pages),
             snapshots: Snapshots::new(settings.snapshot_slots),
             features: Features::new(room.features),
+            sampler: Sampler::default(),
             shelf: Shelf::new(settings.version, settings.swaps.vision, None),
             places_max: places_max(settings, room.pages, &lot),
             lot,

@@ -124,7 +124,12 @@ impl Backend for Metered {
     }
 
     fn logits(&mut self, row: u32) -> &[f32] {
-        self.device.logits(row)
+        self.end_batch();
+        let Self { device, account, time, idle, .. } = self;
+        account.enter(DeviceUse::Copy, time.micros());
+        let logits = device.logits(row);
+        account.enter(*idle, time.micros());
+        logits
     }
 
     fn sample(&mut self, picks: &[Pick<'_>]) -> Vec<Picked> {

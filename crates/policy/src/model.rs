@@ -55,7 +55,7 @@ struct Shared {
     /// One automaton for each grammar and length of reply that sessions were opened with.
     constraints: Mutex<Vec<Compiled>>,
     /// What chats are led to.
-    schemas: talk::Schemas,
+    schemas: Arc<talk::Schemas>,
     /// Rows of the output head: ids below can be drawn.
     vocabulary: usize,
     /// Rows of the embedding table: ids below can be run.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use furrow_model::config::VisionConfig;
 use furrow_model::template::Template;
-use furrow_model::vision::{ImageError, ImageLimits, Resample, decode, prepare};
+use furrow_model::vision::{self, ImageError, ImageLimits, Resample, decode, prepare};
 use furrow_rollout::{ImageSpan, Outcome};
 use sha2::{Digest, Sha256};
 
@@ -41,6 +41,13 @@ pub fn picture(encoded: &[u8], config: &VisionConfig, resample: Resample) -> Res
         blob_sha256: Sha256::digest(encoded).into(),
         rgb_sha256: rgb.sha256,
     })
+}
+
+/// Placeholders that a picture takes, by what it says of its size: nothing is decoded.
+pub fn picture_rows(encoded: &[u8], config: &VisionConfig) -> Result<u32, ImageError> {
+    let (width, height) = vision::size(encoded, ImageLimits::default())?;
+    let grid = vision::grid(width, height, config.tile, config.tiles_max);
+    Ok(vision::tokens(config, grid) as u32)
 }
 
 /// What an outcome says in a prompt: its name, and the sentence where there is one.

@@ -140,6 +140,35 @@ async fn a_run_directory_is_read_without_a_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_directory_that_cannot_be_read_is_told_on_every_page() {
+    let dir = tempfile::tempdir().unwrap();
+    publish(dir.path(), 0);
+    let served = serve(dir.path(), "127.0.0.1:0".parse().unwrap()).await;
+    let torn = dir.path().join("data/manifest").join(format!("{:020}.json", 2));
+    for source in [served.source(TOKEN), WatchSource::Run(subject(dir.path()))] {
+        let mut watching = Watching::start(source.clone());
+        watching.until("1 trajectories").await;
+        watching.until("q quit").await;
+        std::fs::write(&torn, "{\"no\u{1b}[2J commit").unwrap();
+        for page in 0..5 {
+            watching.screen.take(Wish::Page(page));
+            watching.until("cannot read: ").await;
+        }
+        let once = look(&source).await;
+        let told = match once {
+            Ok(seen) => seen.lines(200).join("\n"),
+            Err(why) => why.to_string(),
+        };
+        assert!(told.contains(&format!("{:020}.json", 2)) && !told.contains('\u{1b}'), "{told}");
+        // What was read stays, and the word goes with the damage.
+        watching.until("1 trajectories").await;
+        std::fs::remove_file(&torn).unwrap();
+        watching.until("q quit").await;
+    }
+    served.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_refuses_or_is_none_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let served = serve(dir.path(), "127.0.0.1:0".parse().unwrap()).await;

@@ -103,8 +103,9 @@ impl Screen {
     }
 
     fn foot(&self) -> Line<'static> {
-        match &self.trouble {
-            Some(why) => Line::styled(format!(" {}", clean(why)), Style::new().fg(Color::Red)),
+        let unread = || self.seen.as_ref().and_then(unread);
+        match self.trouble.as_deref().map(clean).or_else(unread) {
+            Some(why) => Line::styled(format!(" {why}"), Style::new().fg(Color::Red)),
             None => Line::from(quiet(KEYS)),
         }
     }
@@ -113,6 +114,7 @@ impl Screen {
 /// Every page below its name, for those who print it.
 pub(super) fn all_pages(seen: &Seen, width: u16) -> Vec<Line<'static>> {
     let mut lines = vec![head(seen)];
+    lines.extend(unread(seen).map(|why| Line::raw(format!(" {why}"))));
     for (name, page) in PAGES {
         lines.extend([Line::default(), Line::from(strong(name))]);
         lines.extend(page(seen, usize::from(width)));
@@ -139,6 +141,11 @@ fn head(seen: &Seen) -> Line<'static> {
         name,
         Span::raw(format!("   {state}   {trajectories} trajectories published")),
     ])
+}
+
+/// Why what is shown is not all: whoever reads the run stands before something that it cannot read.
+fn unread(seen: &Seen) -> Option<String> {
+    seen.overview["head"]["trouble"].as_str().map(|why| format!("cannot read: {}", clean(why)))
 }
 
 /// What the figures lack: damaged files, and what was not read yet. The pages say the same above everything.
@@ -634,6 +641,15 @@ mod tests {
         assert_eq!(
             lines[1],
             "env-0                    env               3 of 8   500 ms ago    1.50 GB        –"
+        );
+        // How long is long depends on the job's heartbeat, which is not known here: no worker is called silent.
+        let mut long_ago = seen();
+        long_ago.job["workers"][0]["heard_seconds"] = json!(3000.0);
+        let lines = workers(&long_ago, 100);
+        assert!(lines[1].to_string().contains("50 min 0 s ago"), "{lines:?}");
+        let mut spans = lines.iter().flat_map(|line| &line.spans);
+        assert!(
+            spans.all(|span| span.style.fg.is_none()) && lines.iter().all(|line| line.style.fg.is_none())
         );
         let mut other = seen();
         other.job["workers"][0]["waits"] = json!("its file is torn\u{1b}[2J");

@@ -278,6 +278,34 @@ fn a_sampler_gives_the_same_whatever_it_drew_before() {
     }
 }
 
+#[test]
+fn the_likeliest_are_ranked_and_equals_by_their_ids() {
+    let none = f32::NEG_INFINITY;
+    let mut sampler = Sampler::default();
+    let check = |sampler: &mut Sampler, logits: &[f32], count: usize, want: &[u32]| {
+        let ranking = sampler.rank(logits, 1, count).unwrap();
+        assert_eq!(ranking.likeliest.iter().map(|(id, _)| *id).collect::<Vec<_>>(), want, "{logits:?}");
+        // The number that a draw tells, to the last bit.
+        for temperature in [0.0, 1.0] {
+            let mut only = Allowed::new(logits.len());
+            only.insert(1);
+            let one = super::pick(logits, &Pick { temperature, allowed: Some(&only), ..PLAIN });
+            let Picked::Token(token) = one else { panic!("{one:?}") };
+            assert_eq!((token.id, token.logprob.to_bits()), (1, ranking.logprob.to_bits()), "{logits:?}");
+        }
+    };
+    check(&mut sampler, &[0.0, 1.0, 3.0, 2.0], 0, &[]);
+    check(&mut sampler, &[0.0, 1.0, 3.0, 2.0], 1, &[2]);
+    check(&mut sampler, &[0.0, 1.0, 3.0, 2.0], 3, &[2, 3, 1]);
+    check(&mut sampler, &[0.0, 1.0, 3.0, 2.0], 9, &[2, 3, 1, 0]);
+    check(&mut sampler, &[2.0, -0.0, 2.0, 0.0, 2.0, none], 5, &[0, 2, 4, 1, 3]);
+    for (logits, id) in
+        [(&[0.0, f32::NAN][..], 0), (&[none, none], 0), (&[0.0, none], 1), (&[0.0], 1), (&[], 0)]
+    {
+        assert_eq!(sampler.rank(logits, id, 2), None, "{id} of {logits:?}");
+    }
+}
+
 fn any_logit() -> impl Strategy<Value = f32> {
     prop_oneof![
         8 => -20.0f32..20.0,
@@ -301,6 +329,24 @@ proptest! {
         let allowed = mask.map(|ids| { let mut set = Allowed::new(logits.len()); set.extend(ids); set });
         let pick = Pick { row: 0, temperature, top_k, top_p, min_p, allowed: allowed.as_ref(), uniform };
         prop_assert_eq!(agrees(&logits, &pick), Ok(()));
+    }
+
+    #[test]
+    fn every_ranking_is_by_the_book(logits in prop::collection::vec(any_logit(), 1..900), id in any::<prop::sample::Index>(), count in 0usize..30) {
+        let id = id.index(logits.len()) as u32;
+        let mut by_rank: Vec<u32> = (0..logits.len() as u32).filter(|id| logits[*id as usize] > f32::NEG_INFINITY).collect();
+        by_rank.sort_by(|a, b| logits[*b as usize].partial_cmp(&logits[*a as usize]).unwrap().then(a.cmp(b)));
+        by_rank.truncate(count);
+        match (Sampler::default().rank(&logits, id, count), book(&logits, &PLAIN)) {
+            (Some(ranking), Some(book)) if logits[id as usize] > f32::NEG_INFINITY => {
+                prop_assert!(near(ranking.logprob, book.logprobs[id as usize]));
+                prop_assert_eq!(ranking.likeliest.iter().map(|(id, _)| *id).collect::<Vec<_>>(), by_rank);
+                for (id, logprob) in ranking.likeliest {
+                    prop_assert!(near(logprob, book.logprobs[id as usize]), "{} is {}", id, logprob);
+                }
+            }
+            (ranking, book) => prop_assert!(ranking.is_none() && (book.is_none() || logits[id as usize] == f32::NEG_INFINITY)),
+        }
     }
 
     #[test]

@@ -93,6 +93,19 @@ pub enum ImageError {
 /// Decodes a PNG or a JPEG. Every limit is checked on the header, before pixels are allocated. 16 bits become 8, grey and palettes become
 /// RGB, and what is transparent is laid over white.
 pub fn decode(bytes: &[u8], limits: ImageLimits) -> Result<Rgb, ImageError> {
+    let (encoding, _) = read_outline(bytes, limits)?;
+    let image = limits.decode(encoding, bytes).map_err(|source| ImageError::Broken { encoding, source })?;
+    let (width, height) = (image.width() as usize, image.height() as usize);
+    limits.check(Outline { width, height })?;
+    Ok(Rgb::new(width, height, rgb_of(image)))
+}
+
+/// Pixels across and down, as a PNG or a JPEG says of itself, within the limits. Nothing is decoded.
+pub fn size(bytes: &[u8], limits: ImageLimits) -> Result<(usize, usize), ImageError> {
+    read_outline(bytes, limits).map(|(_, Outline { width, height })| (width, height))
+}
+
+fn read_outline(bytes: &[u8], limits: ImageLimits) -> Result<(Encoding, Outline), ImageError> {
     if bytes.len() > limits.bytes_max {
         return Err(ImageError::TooManyBytes { bytes: bytes.len(), bytes_max: limits.bytes_max });
     }
@@ -101,10 +114,7 @@ pub fn decode(bytes: &[u8], limits: ImageLimits) -> Result<Rgb, ImageError> {
     let cut_off = || ImageError::CutOff { encoding, bytes: bytes.len() };
     let outline = encoding.outline(bytes).ok_or_else(cut_off)?;
     limits.check(outline)?;
-    let image = limits.decode(encoding, bytes).map_err(|source| ImageError::Broken { encoding, source })?;
-    let (width, height) = (image.width() as usize, image.height() as usize);
-    limits.check(Outline { width, height })?;
-    Ok(Rgb::new(width, height, rgb_of(image)))
+    Ok((encoding, outline))
 }
 
 impl Rgb {

@@ -54,6 +54,8 @@ pub struct TokenLogprob {
     pub bytes: Vec<u8>,
     /// Finite and at most 0.
     pub logprob: f32,
+    /// The likeliest ones in its place, where they were asked for; they have none of their own.
+    pub top: Vec<TokenLogprob>,
 }
 
 /// A part of a reply.
@@ -133,9 +135,15 @@ impl Finish {
 
 impl TokenLogprob {
     fn json(&self) -> Value {
-        let Self { token, bytes, logprob } = self;
+        let mut entry = self.alone();
+        entry["top_logprobs"] = self.top.iter().map(Self::alone).collect();
+        entry
+    }
+
+    fn alone(&self) -> Value {
+        let Self { token, bytes, logprob, .. } = self;
         // A 32-bit number is a 64-bit one exactly: whoever reads it back has the same.
-        json!({ "token": token, "bytes": bytes, "logprob": f64::from(*logprob), "top_logprobs": [] })
+        json!({ "token": token, "bytes": bytes, "logprob": f64::from(*logprob) })
     }
 }
 

@@ -37,8 +37,8 @@ pub struct ChatRequest {
     pub stop: Vec<String>,
     /// What the reply must be.
     pub format: Format,
-    /// Whether log-probs are asked for.
-    pub logprobs: bool,
+    /// How many of the likeliest tokens are told beside each, with all their log-probs; `None`: no log-probs are asked for.
+    pub logprobs: Option<u32>,
     /// Whether token ids are asked for; vLLM's word.
     pub return_token_ids: bool,
     /// Whether it comes in parts.
@@ -98,17 +98,18 @@ pub enum Format {
 /// Keys that change nothing here, whatever they say.
 const IDLE: [&str; 4] = ["user", "metadata", "safety_identifier", "prompt_cache_key"];
 /// Keys that may say one thing, or nothing.
-const FIXED: [(&str, &str); 9] = [
+const FIXED: [(&str, &str); 8] = [
     ("n", "1"),
     ("frequency_penalty", "0"),
     ("presence_penalty", "0"),
-    ("top_logprobs", "0"),
     ("store", "false"),
     ("service_tier", "\"auto\""),
     ("modalities", "[\"text\"]"),
     ("parallel_tool_calls", "true"),
     ("tool_choice", "\"none\""),
 ];
+/// As OpenAI has it.
+const TOP_LOGPROBS_MAX: i64 = 20;
 const STOPS_MAX: usize = 4;
 const STOP_BYTES_MAX: usize = 256;
 const SESSION_CHARS_MAX: usize = 128;
@@ -143,7 +144,7 @@ impl ChatRequest {
         let said = messages(keys, limits)?;
         let sampled = Sampled {
             temperature: keys.number("temperature", 0.0, 100.0)?.unwrap_or(1.0) as f32,
-            top_p: keys.number("top_p", f64::from(f32::MIN_POSITIVE), 1.0)?.unwrap_or(1.0) as f32,
+            top_p: top_p(keys)?,
             top_k: top_k(keys)?,
             min_p: keys.number("min_p", 0.0, 1.0)?.unwrap_or(0.0) as f32,
             seed: keys.whole("seed", i64::MIN, i64::MAX)?.map(|seed| seed as u64),
@@ -151,7 +152,7 @@ impl ChatRequest {
         let max_tokens = max_tokens(keys, limits.max_tokens)?;
         let stop = stop(keys)?;
         let format = format(keys)?;
-        let logprobs = keys.flag("logprobs")?;
+        let logprobs = logprobs(keys)?;
         let return_token_ids = keys.flag("return_token_ids")?;
         let stream = keys.flag("stream")?;
         let include_usage = match keys.object("stream_options")? {
@@ -166,13 +167,7 @@ impl ChatRequest {
             }
         };
         let session_id = session_id(keys)?;
-        if logprobs && ![0.0, 1.0].contains(&sampled.temperature) {
-            return Err(ApiError::unsupported(
-                "logprobs",
-                "log-probs are told at temperature 0 or 1, where they are the log-softmax of the logits",
-            ));
-        }
-        if logprobs && format != Format::Text {
+        if logprobs.is_some() && format != Format::Text {
             return Err(ApiError::unsupported(
                 "logprobs",
                 "tokens that a response_format forces are not drawn and have no log-prob; ask for one or the other",
@@ -213,6 +208,23 @@ fn pieces(body: &[u8]) -> usize {
         }
     }
     count
+}
+
+fn top_p(keys: &mut Keys) -> Checked<f32> {
+    match keys.number("top_p", 0.0, 1.0)?.map(|p| p as f32) {
+        Some(p) if p < f32::MIN_POSITIVE => Err(keys.wrong("top_p", "a number above 0, and at most 1")),
+        p => Ok(p.unwrap_or(1.0)),
+    }
+}
+
+fn logprobs(keys: &mut Keys) -> Checked<Option<u32>> {
+    let is_asked = keys.flag("logprobs")?;
+    match keys.whole("top_logprobs", 0, TOP_LOGPROBS_MAX)? {
+        Some(1..) if !is_asked => {
+            Err(ApiError::invalid("top_logprobs", "top_logprobs are for logprobs = true"))
+        }
+        count => Ok(is_asked.then_some(count.unwrap_or(0) as u32)),
+    }
 }
 
 /// vLLM says -1 for all.
@@ -594,6 +606,7 @@ mod tests {
             ("metadata", json!({ "a": "b" })),
             ("top_k", json!(-1)),
             ("seed", json!(-5)),
+            ("top_logprobs", json!(0)),
             ("max_tokens", json!(100)),
             ("stop", json!(["a", "b"])),
             ("response_format", json!({ "type": "text" })),
@@ -617,6 +630,8 @@ mod tests {
             ("stop", json!(["a", "b", "c", "d", "e"])),
             ("stop", json!([1])),
             ("top_logprobs", json!(3)),
+            ("top_logprobs", json!(21)),
+            ("top_logprobs", json!(-1)),
             ("tools", json!([{ "type": "function" }])),
             ("logit_bias", json!({ "5": 1 })),
             ("presence_penalty", json!(0.5)),
@@ -645,17 +660,20 @@ mod tests {
         );
         let both = json!({ "model": "m", "messages": [{ "role": "user", "content": "" }], "max_tokens": 2, "max_completion_tokens": 3 });
         assert_eq!(read(&both).unwrap_err().param.as_deref(), Some("max_tokens"));
-        for (temperature, format, is_right) in [
-            (0.0, json!({ "type": "text" }), true),
-            (1.0, Value::Null, true),
-            (0.7, Value::Null, false),
-            (1.0, json!({ "type": "json_object" }), false),
+        for (top, format, want) in [
+            (Value::Null, json!({ "type": "text" }), Some(0)),
+            (json!(0), Value::Null, Some(0)),
+            (json!(20), Value::Null, Some(20)),
+            (json!(21), Value::Null, None),
+            (Value::Null, json!({ "type": "json_object" }), None),
         ] {
             let mut asked = with("logprobs", json!(true));
-            asked["temperature"] = json!(temperature);
-            asked["response_format"] = format;
-            assert_eq!(read(&asked).is_ok(), is_right, "{asked}");
+            (asked["top_logprobs"], asked["response_format"]) = (top, format);
+            assert_eq!(read(&asked).ok().map(|read| read.logprobs), want.map(Some), "{asked}");
         }
+        assert_eq!(read(&with("logprobs", json!(false))).unwrap().logprobs, None);
+        let least = read(&with("top_p", json!(0))).unwrap_err();
+        assert_eq!(least.message, "top_p is a number above 0, and at most 1");
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub struct ServeFile {
     pub queue_max: u32,
     /// Connections held at once.
     pub connections_max: u32,
-    /// Largest body of a request. As many as are at work are held at once.
+    /// Largest body of a request. As many as are at work and wait are held at once.
     pub body_bytes_max: u64,
     /// Most messages of a chat.
     pub messages_max: u32,
@@ -61,6 +61,9 @@ pub struct ServeConfig {
     pub(crate) deadline: Duration,
     pub(crate) idle: Duration,
 }
+
+/// Names that callers use are shorter; this one stands in every part of a stream.
+const MODEL_CHARS_MAX: usize = 200;
 
 impl Default for ServeFile {
     fn default() -> Self {
@@ -117,6 +120,12 @@ impl ServeFile {
             wrong.push(format!(
                 "policy.serve.requests_max: {}; each takes one of the {} places of policy.serve.sessions_max, use that or fewer",
                 self.requests_max, self.sessions_max
+            ));
+        }
+        if self.model.chars().count() > MODEL_CHARS_MAX || self.model.chars().any(char::is_control) {
+            wrong.push(format!(
+                "policy.serve.model: {:?}; use a name of at most {MODEL_CHARS_MAX} characters, none of them a control character",
+                self.model.chars().take(40).collect::<String>()
             ));
         }
         if kind != "model" {
@@ -188,6 +197,10 @@ mod tests {
         };
         check(open, &[]);
         check(|file| file.requests_max = 9, &["policy.serve.requests_max"]);
+        check(|file| file.model = "acme/tiny 3 é".into(), &[]);
+        check(|file| file.model = "é".repeat(200), &[]);
+        check(|file| file.model = "x".repeat(201), &["policy.serve.model"]);
+        check(|file| file.model = "a\u{1b}[2J".into(), &["policy.serve.model"]);
         check(
             |file| (file.sessions_max, file.requests_max) = (0, 0),
             &["policy.serve.sessions_max", "policy.serve.requests_max"],

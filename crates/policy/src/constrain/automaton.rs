@@ -211,4 +211,35 @@ mod tests {
         let (left, right) = (automaton.chain(&alike(1), end), automaton.chain(&alike(2), end));
         assert!(matches!(automaton.either(left, right), Err(Unjoined::TooLarge(_))));
     }
+
+    #[test]
+    fn it_grows_no_further_than_its_bounds() {
+        let refused = |what, most| Err(TooLarge { what, most });
+        let full = |fill: &dyn Fn(&mut Automaton)| {
+            let mut automaton = Automaton::default();
+            assert_eq!(automaton.fits(), Ok(()));
+            fill(&mut automaton);
+            let (fits, end) = (automaton.fits(), automaton.end());
+            let way = automaton.chain(&[1], end);
+            let (left, right) = (automaton.chain(&[7], way), automaton.chain(&[7], end));
+            let joined = automaton.either(left, right).map(drop);
+            assert_eq!(joined, fits.map_err(Unjoined::TooLarge), "what is full is not joined either");
+            fits
+        };
+        let chain = |automaton: &mut Automaton, ids: usize| {
+            let end = automaton.end();
+            automaton.chain(&vec![0; ids], end);
+        };
+        assert_eq!(full(&|automaton| chain(automaton, PLACES_MAX)), refused("places", PLACES_MAX));
+        let wide = |automaton: &mut Automaton| {
+            let mut place = automaton.end();
+            for _ in 0..=EDGES_MAX / 1000 {
+                place = automaton.step((0..1000).map(|id| (id, place)).collect());
+            }
+        };
+        assert_eq!(full(&wide), refused("ids that lead on", EDGES_MAX));
+        // The same chain again and again is nothing new, and is looked at all the same.
+        let again = |automaton: &mut Automaton| (0..=WORK_MAX / 2000).for_each(|_| chain(automaton, 1000));
+        assert_eq!(full(&again), refused("steps to build it", WORK_MAX));
+    }
 }

@@ -153,3 +153,74 @@ fn of(ids: &[u32], vocabulary: usize) -> Allowed {
     allowed.extend(ids.iter().copied());
     allowed
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::Lexicon;
+    use super::*;
+
+    const ROWS: usize = 8192;
+
+    /// Ids below 256 are bytes; those behind them are no text.
+    fn texts() -> Texts {
+        let bytes: Vec<u8> = (0..=255).collect();
+        let text = |id: u32| bytes.get(id as usize..=id as usize);
+        Texts::new(&Lexicon::new(ROWS, ROWS as u32 - 1, text, |text| text.bytes().map(u32::from).collect()))
+    }
+
+    /// Steps of two ids each, no two of the same; each leads to the one before it.
+    fn steps(count: u32) -> Automaton {
+        let mut automaton = Automaton::default();
+        let mut place = automaton.end();
+        for id in 0..count {
+            place = automaton.step(BTreeMap::from([(id, place), (id + 1, place)]));
+        }
+        automaton
+    }
+
+    /// Texts that are closed by an id each, no two by the same.
+    fn closings(count: u32) -> Automaton {
+        let mut automaton = Automaton::default();
+        let end = automaton.end();
+        for id in 0..count {
+            let close = automaton.chain(&[id + 300], end);
+            automaton.text(10, close);
+        }
+        automaton
+    }
+
+    /// One step of so many ids, behind each of which another number of ids is left.
+    fn fan(count: u32) -> Automaton {
+        let mut automaton = Automaton::default();
+        let mut place = automaton.end();
+        let mut edges = BTreeMap::new();
+        for id in 0..count {
+            edges.insert(id, place);
+            place = automaton.chain(&[0], place);
+        }
+        automaton.step(edges);
+        automaton
+    }
+
+    #[test]
+    fn sets_and_the_ids_in_them_are_bounded() {
+        let texts = texts();
+        let sets = Some(TooLarge { what: "sets of what may come next", most: SETS_MAX });
+        let check = |automaton: &Automaton, want: [Option<TooLarge>; 2]| {
+            let got =
+                [Masks::new(automaton, &texts, ROWS).err(), Masks::narrowed(automaton, &texts, ROWS).err()];
+            assert_eq!(got, want);
+        };
+        check(&steps(SETS_MAX as u32 - 100), [None, None]);
+        check(&steps(SETS_MAX as u32 + 1), [sets, sets]);
+        check(&closings(100), [None, None]);
+        check(&closings(SETS_MAX as u32 + 1), [sets, sets]);
+        // Where all ways stay open one set is enough; where one does, there is a set for each number of ids left: 4,473 of them, made from
+        // 4,473 ids each.
+        let ids = TooLarge { what: "ids in sets of what may come next", most: IDS_MAX };
+        check(&fan(1000), [None, None]);
+        check(&fan(IDS_MAX.isqrt() as u32 + 1), [None, Some(ids)]);
+    }
+}

@@ -3,11 +3,12 @@
 use std::time::Instant;
 
 use furrow_model::backend::{Backend as _, BackendError, Inset, Span, Want};
-use furrow_model::sample::Picked;
+use furrow_model::sample::{Picked, Ranking};
 use furrow_rollout::{FinishReason, PolicyVersion};
 
 use super::step::{Session, State};
 use super::{Engine, Fault, SessionId};
+use crate::draw::Response;
 use crate::features::{Features, TileKey};
 use crate::metered::Metered;
 use crate::schedule::{Limits, Ready, plan};
@@ -24,6 +25,14 @@ impl Session {
             _ => None,
         }
     }
+}
+
+/// What a session drew.
+struct Drawn {
+    id: SessionId,
+    picked: Picked,
+    /// Of its row, where somebody wants to know.
+    ranking: Option<Ranking>,
 }
 
 /// What a session runs in the next batch, if this one goes as planned: the next span of its prompt, or a token.
@@ -206,8 +215,8 @@ impl Engine {
                 let picked = self.draw(batch);
                 self.account(batch, began);
                 self.advance(batch);
-                for (id, picked) in picked {
-                    self.take(id, picked);
+                for Drawn { id, picked, ranking } in picked {
+                    self.take(id, picked, ranking);
                 }
             }
             (Err(error), [id]) => self.blame(*id, &error),
@@ -264,8 +273,8 @@ impl Engine {
     }
 
     /// Draws a token for every session whose logits were wanted, from the rows in the order of the spans.
-    fn draw(&mut self, batch: &[SessionId]) -> Vec<(SessionId, Picked)> {
-        let Self { device, sessions, .. } = self;
+    fn draw(&mut self, batch: &[SessionId]) -> Vec<Drawn> {
+        let Self { device, sessions, sampler, .. } = self;
         let drawing: Vec<_> = batch
             .iter()
             .filter_map(|id| {
@@ -275,7 +284,18 @@ impl Engine {
             .collect();
         let picks: Vec<_> = (0..).zip(&drawing).map(|(row, (_, response))| response.pick(row)).collect();
         let picked = device.sample(&picks);
-        drawing.iter().map(|(id, _)| *id).zip(picked).collect()
+        let mut rank = |row: u32, response: &Response, picked: &Picked| match (response.ranks(), picked) {
+            (Some(ranks), Picked::Token(token)) => sampler.rank(device.logits(row), token.id, ranks),
+            _ => None,
+        };
+        (0..)
+            .zip(&drawing)
+            .zip(picked)
+            .map(|((row, (id, response)), picked)| {
+                let ranking = rank(row, response, &picked);
+                Drawn { id: *id, picked, ranking }
+            })
+            .collect()
     }
 
     /// Shares the batch's time by rows, and counts.
@@ -359,11 +379,11 @@ impl Engine {
         self.snapshots.keep(name, Place { slot, pages }, tokens, version);
     }
 
-    fn take(&mut self, id: SessionId, picked: Picked) {
+    fn take(&mut self, id: SessionId, picked: Picked, ranking: Option<Ranking>) {
         let version = self.shelf.on_device();
         let Some(session) = self.sessions.get_mut(&id) else { return };
         match picked {
-            Picked::Token(token) => match session.take(&token, version) {
+            Picked::Token(token) => match session.take(&token, ranking, version) {
                 Ok(()) => self.proceed(id),
                 Err(illegal) => self.fail(id, Fault::Refused(illegal.to_string())),
             },

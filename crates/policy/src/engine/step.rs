@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use furrow_model::backend::Parked;
-use furrow_model::sample::Token;
+use furrow_model::sample::{Ranking, Token};
 use furrow_rollout::{Engine as Account, FinishReason, PolicyVersion, StateOrigin};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -198,11 +198,17 @@ impl Session {
     }
 
     /// A token was drawn.
-    pub fn take(&mut self, token: &Token, version: PolicyVersion) -> Result<(), Illegal> {
+    pub fn take(
+        &mut self,
+        token: &Token,
+        ranking: Option<Ranking>,
+        version: PolicyVersion,
+    ) -> Result<(), Illegal> {
         let Some(step) = &mut self.step else { return Ok(()) };
         let Some(asked) = &mut step.asked else { return Ok(()) };
         let sequence = step.fork.as_mut().map_or(&mut self.base, |fork| &mut fork.sequence);
         sequence.push(token.id);
+        asked.response.rank(ranking);
         asked.response.take(token, version.0)
     }
 

@@ -43,21 +43,21 @@ pub(crate) struct Wanted {
     pub watch: Watch,
 }
 
-/// Automata of schemas, the newest first.
+/// Automata of schemas, the one asked for last first.
 #[derive(Debug)]
 pub(super) struct Schemas {
     letters: OnceLock<Letters>,
-    kept: Mutex<Vec<Compiled>>,
+    kept: Mutex<Vec<(Form, Arc<Constraint>)>>,
     /// One is made at a time, whoever still waits for it: making one cannot be broken off.
     making: Arc<Semaphore>,
 }
 
-#[derive(Debug)]
-struct Compiled {
-    /// As it was sent, in the order of its properties; `None`: any object.
+/// What an automaton is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Form {
+    /// The schema as it was sent, in the order of its properties: equal values can stand for other texts. `None`: any object.
     schema: Option<String>,
     max_tokens: u32,
-    constraint: Arc<Constraint>,
 }
 
 /// Automata kept: clients ask with the same few schemas again and again. One has up to 200,000 places of 100 bytes and
@@ -94,6 +94,11 @@ impl Talks {
         preparing.await.unwrap_or_else(|why| Err(why.to_string())).map(Arc::new)
     }
 
+    /// Tokens that a picture takes, read from its header; milliseconds for a long JPEG.
+    pub fn picture_rows(&self, encoded: &[u8]) -> Result<u32, String> {
+        prompt::picture_rows(encoded, &self.0.vision).map_err(|why| why.to_string())
+    }
+
     /// The automaton of a schema, made when it is first asked for. `source`: as it was sent, or `None` for any object.
     pub async fn constraint(
         &self,
@@ -101,27 +106,14 @@ impl Talks {
         schema: Schema,
         max_tokens: u32,
     ) -> Result<Arc<Constraint>, ConstraintError> {
-        if let Some(constraint) = self.0.schemas.find(source.as_ref(), max_tokens) {
-            return Ok(constraint);
-        }
-        let turn = self.0.schemas.making.clone().acquire_owned().await;
-        // Somebody else may have made it meanwhile.
-        if let Some(constraint) = self.0.schemas.find(source.as_ref(), max_tokens) {
-            return Ok(constraint);
-        }
         let shared = self.0.clone();
-        let compiling = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
+        let making = move |schemas: &Schemas| {
             let template = &shared.template;
             let lexicon = Lexicon::of(template.tokenizer(), shared.vocabulary, template.stop());
-            let letters = shared.schemas.letters.get_or_init(|| Letters::of(&lexicon));
-            let constraint = Constraint::of_schema(&schema, &lexicon, letters, max_tokens)?;
-            let mut kept = shared.schemas.lock();
-            kept.truncate(SCHEMAS_MAX - 1);
-            kept.insert(0, Compiled { schema: source, max_tokens, constraint: constraint.clone() });
-            Ok::<_, ConstraintError>(constraint)
-        });
-        compiling.await.unwrap_or(Err(ConstraintError::Ambiguous))
+            let letters = schemas.letters.get_or_init(|| Letters::of(&lexicon));
+            Constraint::of_schema(&schema, &lexicon, letters, max_tokens)
+        };
+        self.0.schemas.clone().get(Form { schema: source, max_tokens }, making).await
     }
 
     /// Begins a chat.
@@ -146,13 +138,41 @@ impl Default for Schemas {
 }
 
 impl Schemas {
-    fn find(&self, source: Option<&String>, max_tokens: u32) -> Option<Arc<Constraint>> {
-        let kept = self.lock();
-        let same = |made: &&Compiled| made.schema.as_ref() == source && made.max_tokens == max_tokens;
-        kept.iter().find(same).map(|made| made.constraint.clone())
+    /// The automaton of a form: one that is kept, or the one that `make` makes, on a thread that may take its time.
+    async fn get(
+        self: Arc<Self>,
+        form: Form,
+        make: impl FnOnce(&Self) -> Result<Arc<Constraint>, ConstraintError> + Send + 'static,
+    ) -> Result<Arc<Constraint>, ConstraintError> {
+        if let Some(constraint) = self.find(&form) {
+            return Ok(constraint);
+        }
+        let turn = self.making.clone().acquire_owned().await;
+        // Somebody else may have made it meanwhile.
+        if let Some(constraint) = self.find(&form) {
+            return Ok(constraint);
+        }
+        let making = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            make(&self).inspect(|constraint| self.keep(form, constraint.clone()))
+        });
+        making.await.unwrap_or_else(|why| Err(ConstraintError::Broken { why: why.to_string() }))
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Compiled>> {
+    fn find(&self, form: &Form) -> Option<Arc<Constraint>> {
+        let mut kept = self.lock();
+        let place = kept.iter().position(|(of, _)| of == form)?;
+        kept[..=place].rotate_right(1);
+        Some(kept[0].1.clone())
+    }
+
+    fn keep(&self, form: Form, constraint: Arc<Constraint>) {
+        let mut kept = self.lock();
+        kept.truncate(SCHEMAS_MAX - 1);
+        kept.insert(0, (form, constraint));
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(Form, Arc<Constraint>)>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -189,5 +209,102 @@ impl Drop for Talk {
     /// Has its place freed now. An engine that is too busy to be told sees it by itself: its life ends with this.
     fn drop(&mut self) {
         self.shared.events.try_send(Event::Close(self.id)).ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// An automaton of ids that are bytes.
+    fn made() -> Arc<Constraint> {
+        let bytes: Vec<u8> = (0..=255).collect();
+        let lexicon = Lexicon::new(
+            257,
+            256,
+            |id| bytes.get(id as usize..=id as usize),
+            |text| text.bytes().map(u32::from).collect(),
+        );
+        let schema = Schema::check(&serde_json::json!({ "type": "null" })).unwrap();
+        Constraint::of_schema(&schema, &lexicon, &Letters::of(&lexicon), 10).unwrap()
+    }
+
+    fn form(schema: &str, max_tokens: u32) -> Form {
+        Form { schema: Some(schema.to_owned()), max_tokens }
+    }
+
+    /// Counts what is made, and how much of it at once.
+    #[derive(Default)]
+    struct Works {
+        made: AtomicUsize,
+        now: AtomicUsize,
+        most: AtomicUsize,
+    }
+
+    async fn get(schemas: &Arc<Schemas>, works: &Arc<Works>, form: Form) -> Arc<Constraint> {
+        let works = works.clone();
+        let make = move |_: &Schemas| {
+            works.made.fetch_add(1, Ordering::SeqCst);
+            works.most.fetch_max(works.now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(30));
+            works.now.fetch_sub(1, Ordering::SeqCst);
+            Ok(made())
+        };
+        schemas.clone().get(form, make).await.unwrap()
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn one_automaton_is_made_of_each_form_and_one_at_a_time() {
+        let (schemas, works) = (Arc::new(Schemas::default()), Arc::new(Works::default()));
+        let forms = [
+            form(r#"{"a":1,"b":2}"#, 10),
+            form(r#"{"b":2,"a":1}"#, 10),
+            form(r#"{"a":1,"b":2}"#, 11),
+            Form { schema: None, max_tokens: 10 },
+        ];
+        // All at once, each three times.
+        let asked = forms.iter().cycle().take(12).map(|form| {
+            let (schemas, works, form) = (schemas.clone(), works.clone(), form.clone());
+            tokio::spawn(async move { get(&schemas, &works, form).await })
+        });
+        let mut got = Vec::new();
+        for asked in asked.collect::<Vec<_>>() {
+            got.push(asked.await.unwrap());
+        }
+        for (at, one) in got.iter().enumerate() {
+            for (other_at, other) in got.iter().enumerate() {
+                assert_eq!(Arc::ptr_eq(one, other), at % 4 == other_at % 4, "{at} and {other_at}");
+            }
+        }
+        assert_eq!((works.made.load(Ordering::SeqCst), works.most.load(Ordering::SeqCst)), (4, 1));
+    }
+
+    #[tokio::test]
+    async fn what_is_asked_for_again_is_kept_and_what_failed_is_not() {
+        let (schemas, works) = (Arc::new(Schemas::default()), Arc::new(Works::default()));
+        let usual = get(&schemas, &works, form("usual", 1)).await;
+        let first = get(&schemas, &works, form("first", 1)).await;
+        for other in 0..SCHEMAS_MAX {
+            get(&schemas, &works, form(&other.to_string(), 1)).await;
+            assert!(Arc::ptr_eq(&usual, &get(&schemas, &works, form("usual", 1)).await), "{other}");
+        }
+        assert!(
+            !Arc::ptr_eq(&first, &get(&schemas, &works, form("first", 1)).await),
+            "{SCHEMAS_MAX} are kept"
+        );
+        // Whoever asked has gone: it is made to its end, and there for the next.
+        let before = works.made.load(Ordering::SeqCst);
+        let gone = tokio::time::timeout(Duration::from_millis(5), get(&schemas, &works, form("gone", 1)));
+        assert!(gone.await.is_err());
+        get(&schemas, &works, form("gone", 1)).await;
+        assert_eq!(works.made.load(Ordering::SeqCst), before + 1);
+        let failing = schemas.clone().get(form("failing", 1), |_| Err(ConstraintError::Ambiguous));
+        assert_eq!(failing.await.unwrap_err(), ConstraintError::Ambiguous);
+        let panicking = schemas.clone().get(form("failing", 1), |_| panic!("a fault"));
+        assert!(matches!(panicking.await.unwrap_err(), ConstraintError::Broken { .. }));
+        get(&schemas, &works, form("failing", 1)).await;
     }
 }

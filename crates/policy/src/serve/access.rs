@@ -36,8 +36,9 @@ impl Access {
             }
             return Ok(());
         };
-        let brought = text(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
-        if token.is(brought.unwrap_or_default().trim()) {
+        let brought = text(header::AUTHORIZATION).and_then(|value| value.split_once(' '));
+        let brought = brought.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer"));
+        if token.is(brought.map_or("", |(_, token)| token.trim())) {
             return Ok(());
         }
         let why = "a token is needed here: send it as `Authorization: Bearer TOKEN`; clients of OpenAI call it api_key";
@@ -75,6 +76,10 @@ mod tests {
         }
         let bearer = format!("Bearer {TOKEN}");
         check(true, &[("host", "farm.test"), ("authorization", &bearer)], None);
+        // The name of a scheme is one in any case (RFC 9110, section 11.1).
+        check(true, &[("authorization", &format!("bearer  {TOKEN}"))], None);
+        check(true, &[("authorization", TOKEN)], Some(401));
+        check(true, &[("authorization", &format!("Basic {TOKEN}"))], Some(401));
         for wrong in
             ["", "Bearer", "Bearer ", "Bearer correct-horse-batterz", "Bearer correct-horse", "Basic x"]
         {

@@ -43,7 +43,8 @@ pub(super) struct Prepared {
     sampling: Sampling,
     constraint: Option<Arc<Constraint>>,
     stops: Arc<[String]>,
-    logprobs: bool,
+    /// How many of the likeliest are told beside each token's log-prob; `None`: none is told.
+    logprobs: Option<u32>,
     /// Whether ids are told.
     pub ids: bool,
     session_id: Option<String>,
@@ -162,30 +163,16 @@ impl Chats {
 
     /// Shows what was said from a message on, pictures cut into tiles.
     async fn lay(&self, said: Vec<Said>, from: usize) -> Checked<Stretch> {
+        let (talks, said) = (self.talks.clone(), Arc::new(said));
+        let messages = said.clone();
+        aside(move || pictures_fit(&talks, &messages, from)).await?;
         let mut pictures: Vec<Arc<Picture>> = Vec::new();
-        let (mut rows, most) = (0u64, self.talks.context_tokens_max());
-        for (index, message) in said.iter().enumerate().skip(from) {
-            for encoded in message.parts.iter().filter_map(image) {
-                let picture = self.talks.picture(encoded.clone()).await.map_err(|why| {
-                    ApiError::invalid(
-                        format!("messages[{index}].content"),
-                        format!("a picture cannot be read: {why}"),
-                    )
-                })?;
-                // No more of them are cut than can be shown: their tiles are far larger than their files.
-                rows += u64::from(picture.rows());
-                if rows >= u64::from(most) {
-                    let message = format!(
-                        "the pictures up to messages[{index}] take {rows} tokens; all must be below {most}"
-                    );
-                    return Err(too_long(message));
-                }
-                pictures.push(picture);
-            }
+        for (index, encoded) in pictures_of(&said, from) {
+            let picture = self.talks.picture(encoded.clone()).await;
+            pictures.push(picture.map_err(|why| unreadable(index, &why))?);
         }
         let talks = self.talks.clone();
-        let laying = tokio::task::spawn_blocking(move || Layout::new(&talks, pictures).lay(&said, from));
-        laying.await.unwrap_or_else(|why| Err(ApiError::of(500, "server_error", "failed", why.to_string())))
+        aside(move || Layout::new(&talks, pictures).lay(&said, from)).await
     }
 
     /// Tokens that the reply may have: as many as asked for, or as many as fit.
@@ -209,15 +196,12 @@ impl Chats {
             Format::Text => return Ok(None),
             Format::JsonObject => (None, Schema::any_object()),
             Format::JsonSchema(source) => {
-                let checking = tokio::task::spawn_blocking(move || {
-                    Schema::check(&source).map(|schema| (source.to_string(), schema))
-                });
-                let checked = checking
-                    .await
-                    .map_err(|why| ApiError::of(500, "server_error", "failed", why.to_string()))?;
-                let (source, schema) =
-                    checked.map_err(|why| ApiError::unsupported(PARAM, why.to_string()))?;
-                (Some(source), schema)
+                let checking = move || {
+                    let schema = Schema::check(&source)
+                        .map_err(|why| ApiError::unsupported(PARAM, why.to_string()))?;
+                    Ok((Some(source.to_string()), schema))
+                };
+                aside(checking).await?
             }
         };
         let made = self.talks.constraint(source, schema, max_tokens).await;
@@ -230,22 +214,24 @@ impl Chats {
                 PARAM,
                 "two ways of this schema begin alike and cannot be told apart; give them different types",
             ),
+            ConstraintError::Broken { why } => broken(&why),
             other => ApiError::unsupported(PARAM, other.to_string()),
         })
     }
 
     /// Has the reply drawn, telling its parts, and keeps the session for the next request. Dropping this ends it in the engine.
     pub async fn reply(&self, prepared: Prepared, mut parts: Parts) -> Checked<Told> {
+        let ranks = prepared.ranks();
         let Prepared { mut resident, said, stretch, stays, sampling, constraint, stops, .. } = prepared;
         let tokenizer = self.talks.template().tokenizer();
-        let mut unfolding = Unfolding::new(tokenizer, &stops, prepared.logprobs, prepared.ids);
+        let mut unfolding = Unfolding::new(tokenizer, &stops, prepared.logprobs.is_some(), prepared.ids);
         // Room for every token: the engine waits for nobody.
         let (told, mut seen) = mpsc::channel(sampling.max_tokens as usize + 1);
-        let watch = Watch::new(told, stops.clone(), tokenizer.clone());
+        let watch = Watch::new(told, stops.clone(), tokenizer.clone()).ranking(ranks);
         let shown = stretch.ids.clone();
         let mut whole = Delta {
             text: String::new(),
-            logprobs: prepared.logprobs.then(Vec::new),
+            logprobs: prepared.logprobs.map(|_| Vec::new()),
             token_ids: prepared.ids.then(Vec::new),
         };
         let reply = {
@@ -295,6 +281,12 @@ impl Chats {
 }
 
 impl Prepared {
+    /// How many of the likeliest tokens are ranked. A draw at temperature 0 or 1 tells its own log-prob, that of softmax(logits).
+    fn ranks(&self) -> Option<usize> {
+        let needs = |count: &u32| *count > 0 || ![0.0, 1.0].contains(&self.sampling.temperature);
+        self.logprobs.filter(needs).map(|count| count as usize)
+    }
+
     /// Ids of the whole prompt.
     pub fn prompt_ids(&self) -> Vec<u32> {
         [&self.resident.ids[..], &self.stretch.ids].concat()
@@ -404,6 +396,40 @@ impl<'a> Layout<'a> {
         }
         Ok(())
     }
+}
+
+/// Does what takes milliseconds on a thread that may take its time.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> Checked<T> + Send + 'static) -> Checked<T> {
+    let working = tokio::task::spawn_blocking(work);
+    working.await.unwrap_or_else(|why| Err(broken(&why.to_string())))
+}
+
+/// Pictures of the messages from one on, with the message's index.
+fn pictures_of(said: &[Said], from: usize) -> impl Iterator<Item = (usize, &Bytes)> {
+    let messages = said.iter().enumerate().skip(from);
+    messages.flat_map(|(index, said)| said.parts.iter().filter_map(image).map(move |image| (index, image)))
+}
+
+/// Refuses more pictures than can be shown before one is decoded: pixels are far more than the file that holds them.
+fn pictures_fit(talks: &Talks, said: &[Said], from: usize) -> Checked<()> {
+    let (mut rows, most) = (0u64, talks.context_tokens_max());
+    for (index, encoded) in pictures_of(said, from) {
+        rows += u64::from(talks.picture_rows(encoded).map_err(|why| unreadable(index, &why))?);
+        if rows >= u64::from(most) {
+            let message =
+                format!("the pictures up to messages[{index}] take {rows} tokens; all must be below {most}");
+            return Err(too_long(message));
+        }
+    }
+    Ok(())
+}
+
+fn unreadable(index: usize, why: &str) -> ApiError {
+    ApiError::invalid(format!("messages[{index}].content"), format!("a picture cannot be read: {why}"))
+}
+
+fn broken(why: &str) -> ApiError {
+    ApiError::of(500, "server_error", "failed", why)
 }
 
 fn image(part: &Part) -> Option<&Bytes> {

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{BufMut as _, Bytes, BytesMut};
 use furrow_openai::server::{ApiError, ChatRequest, DONE, Told, models};
 use furrow_telemetry::{ChatAnswered, ChatRefused};
 use futures::StreamExt as _;
@@ -13,6 +13,7 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited, StreamBody};
 use hyper::body::{Body, Frame};
+use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, timeout_at};
@@ -50,6 +51,8 @@ struct AtWork {
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Parts of a stream that wait for a slow reader. The engine goes on: it tells a queue with room for the whole reply.
 const PARTS_MAX: usize = 16;
+/// A reader of a stream that was broken off makes room for that word within this time, as it must for every write.
+const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(60);
 const JSON: &str = "application/json";
 
 impl Routes {
@@ -106,14 +109,16 @@ impl Routes {
         match (path.as_str(), &method) {
             ("/v1/chat/completions", &Method::POST) => self.chat(request).await,
             ("/v1/models", &Method::GET | &Method::HEAD) => Ok(whole(StatusCode::OK, &models)),
-            ("/v1/chat/completions", _) => Err(not_allowed("POST")),
-            ("/v1/models", _) => Err(not_allowed("GET")),
+            ("/v1/chat/completions", _) => Ok(not_allowed("POST")),
+            ("/v1/models", _) => Ok(not_allowed("GET, HEAD")),
             (other, method) => match other.strip_prefix("/v1/models/") {
                 Some(name) if matches!(*method, Method::GET | Method::HEAD) => {
-                    self.chats.check_model(name)?;
+                    // Clients write the slash of `acme/tiny` as it is or as %2F.
+                    self.chats.check_model(&percent_decode_str(name).decode_utf8_lossy())?;
                     Ok(whole(StatusCode::OK, &models["data"][0]))
                 }
-                _ => {
+                Some(_) => Ok(not_allowed("GET, HEAD")),
+                None => {
                     let why = "there is /v1/chat/completions, /v1/models and /health; see docs/SERVE.md";
                     Err(ApiError::of(404, "invalid_request_error", "unknown_url", why))
                 }
@@ -198,10 +203,10 @@ impl Routes {
         if request.body().size_hint().lower() > most as u64 {
             return Err(too_large());
         }
-        let body = Limited::new(request.into_body(), most).collect();
+        let body = gathered(Limited::new(request.into_body(), most));
         let patience = deadline.min(Instant::now() + BODY_TIMEOUT);
         match timeout_at(patience, body).await {
-            Ok(Ok(body)) => Ok(body.to_bytes()),
+            Ok(Ok(body)) => Ok(body),
             Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
             Ok(Err(_)) => {
                 Err(ApiError::of(400, "invalid_request_error", "body_cut", "the body came to no end"))
@@ -238,8 +243,7 @@ impl Routes {
                 Ok(told) => answered(&told, began),
                 Err(error) => {
                     refusal(&error);
-                    // Its reader may have gone meanwhile.
-                    frames.try_send(frame(&error.json().to_string())).ok();
+                    break_off(&frames, &error).await;
                 }
             }
         });
@@ -268,6 +272,17 @@ impl Routes {
         frames.send(frame(DONE)).await.ok();
         Ok(told)
     }
+}
+
+/// A body, read to its end. Each part is copied and let go: one of a single byte would hold on to all that it was read with.
+async fn gathered<B: Body>(body: B) -> Result<Bytes, B::Error> {
+    let (mut body, mut whole) = (std::pin::pin!(body), BytesMut::new());
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame?.into_data() {
+            whole.put(data);
+        }
+    }
+    Ok(whole.freeze())
 }
 
 async fn within<T>(
@@ -305,13 +320,24 @@ fn failed(why: &str) -> ApiError {
     ApiError::of(500, "server_error", "failed", why)
 }
 
-fn not_allowed(method: &str) -> ApiError {
-    ApiError::of(405, "invalid_request_error", "method_not_allowed", format!("use {method}"))
+fn not_allowed(methods: &'static str) -> Answer {
+    let why = format!("use {methods}");
+    let mut answer = refused(&ApiError::of(405, "invalid_request_error", "method_not_allowed", why));
+    answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static(methods));
+    answer
 }
 
 /// A reader that has gone is noticed by whoever waits for this.
 async fn send(frames: &mpsc::Sender<Bytes>, value: &Value) {
     frames.send(frame(&value.to_string())).await.ok();
+}
+
+/// Ends a stream that cannot go on. Without this word a reply that was broken off looks like a whole one, so a reader that is behind is
+/// waited for.
+async fn break_off(frames: &mpsc::Sender<Bytes>, error: &ApiError) {
+    let told = frames.send(frame(&error.json().to_string()));
+    // Its reader may have gone meanwhile, or read nothing.
+    drop(tokio::time::timeout(LAST_WORD_TIMEOUT, told).await);
 }
 
 /// One event of a stream.
@@ -341,4 +367,55 @@ fn whole(status: StatusCode, body: &Value) -> Answer {
     *answer.status_mut() = status;
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(JSON));
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn parts_of_a_body_are_let_go_as_they_come() {
+        /// What a part was read with.
+        struct Buffer(Vec<u8>, Arc<AtomicUsize>);
+        impl AsRef<[u8]> for Buffer {
+            fn as_ref(&self) -> &[u8] {
+                &self.0
+            }
+        }
+        impl Drop for Buffer {
+            fn drop(&mut self) {
+                self.1.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        let held = Arc::new(AtomicUsize::new(0));
+        let parts = futures::stream::iter(0..50u8).map({
+            let held = held.clone();
+            move |byte| {
+                assert_eq!(held.fetch_add(1, Ordering::SeqCst), 0, "the part before was let go");
+                let part = Bytes::from_owner(Buffer(vec![byte; 100], held.clone())).slice(7..8);
+                Ok::<_, Infallible>(Frame::data(part))
+            }
+        });
+        let whole = gathered(StreamBody::new(parts)).await.unwrap();
+        assert_eq!(whole, (0..50).collect::<Vec<u8>>());
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_is_behind_is_told_that_a_stream_was_broken_off() {
+        let (frames, mut reader) = mpsc::channel(1);
+        send(&frames, &json!("a part")).await;
+        let error = late();
+        let reading = async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            assert_eq!(reader.recv().await.unwrap(), "data: \"a part\"\n\n");
+            String::from_utf8(reader.recv().await.unwrap().to_vec()).unwrap()
+        };
+        let ((), last) = tokio::join!(break_off(&frames, &error), reading);
+        assert!(last.contains("deadline_exceeded"), "{last}");
+        // One that has gone holds nobody up.
+        drop(reader);
+        tokio::time::timeout(Duration::from_secs(10), break_off(&frames, &error)).await.unwrap();
+    }
 }

@@ -106,10 +106,14 @@ impl<'a> Unfolding<'a> {
         let ready = self.tokens.iter().take_while(|drawn| drawn.at < end).count();
         let tokens: Vec<Watched> = self.tokens.drain(..ready).map(|drawn| drawn.token).collect();
         let vocabulary = self.tokenizer.vocabulary();
+        let alone = |id: u32, logprob: f32| {
+            let bytes = vocabulary.bytes(id).unwrap_or_default();
+            let token = String::from_utf8_lossy(bytes).into_owned();
+            TokenLogprob { token, bytes: bytes.to_vec(), logprob, top: Vec::new() }
+        };
         let logprobs = tokens.iter().filter_map(|token| {
-            let bytes = vocabulary.bytes(token.id).unwrap_or_default();
-            let text = String::from_utf8_lossy(bytes).into_owned();
-            token.logprob.map(|logprob| TokenLogprob { token: text, bytes: bytes.to_vec(), logprob })
+            let top = token.likeliest.iter().map(|(id, logprob)| alone(*id, *logprob)).collect();
+            Some(TokenLogprob { top, ..alone(token.id, token.logprob?) })
         });
         Delta {
             text,
@@ -146,12 +150,15 @@ mod tests {
         Tokenizer::open(Path::new(&dir)).unwrap()
     }
 
+    fn watched(id: u32) -> Watched {
+        Watched { id, logprob: Some(-1.0), likeliest: Vec::new() }
+    }
+
     fn told(tokenizer: &Tokenizer, stops: &[String], ids: &[u32]) -> (Vec<String>, String) {
         let mut unfolding = Unfolding::new(tokenizer, stops, true, true);
         let mut parts = Vec::new();
         let (mut seen, mut logprobs) = (Vec::new(), 0);
-        let deltas: Vec<Delta> =
-            ids.iter().filter_map(|id| unfolding.push(Watched { id: *id, logprob: Some(-1.0) })).collect();
+        let deltas: Vec<Delta> = ids.iter().filter_map(|id| unfolding.push(watched(*id))).collect();
         for delta in deltas.into_iter().chain([unfolding.finish()]) {
             seen.extend(delta.token_ids.unwrap());
             logprobs += delta.logprobs.unwrap().len();

@@ -29,16 +29,16 @@ use tokio_util::sync::CancellationToken;
 use crate::ground::*;
 
 /// A policy worker that serves chats.
-struct Worker {
-    address: SocketAddr,
-    config: PolicyConfig,
-    stop: CancellationToken,
-    life: tokio::task::JoinHandle<Report>,
+pub struct Worker {
+    pub address: SocketAddr,
+    pub config: PolicyConfig,
+    pub stop: CancellationToken,
+    pub life: tokio::task::JoinHandle<Report>,
 }
 
 const GRACE: Duration = Duration::from_secs(30);
 
-async fn start(change: impl FnOnce(&mut PolicyFile)) -> Worker {
+pub async fn start(change: impl FnOnce(&mut PolicyFile)) -> Worker {
     start_with(GRACE, change).await
 }
 
@@ -63,7 +63,7 @@ async fn start_with(grace: Duration, change: impl FnOnce(&mut PolicyFile)) -> Wo
 }
 
 /// A connection with one request on it.
-async fn send(
+pub async fn send(
     address: SocketAddr,
     method: &str,
     path: &str,
@@ -80,27 +80,27 @@ async fn send(
     sender.send_request(request.body(Full::new(body.into())).unwrap()).await.unwrap()
 }
 
-async fn read(answer: http::Response<hyper::body::Incoming>) -> (u16, String) {
+pub async fn read(answer: http::Response<hyper::body::Incoming>) -> (u16, String) {
     let status = answer.status().as_u16();
     let body = answer.into_body().collect().await.unwrap().to_bytes();
     (status, String::from_utf8(body.to_vec()).unwrap())
 }
 
 impl Worker {
-    async fn ask(&self, body: &Value) -> (u16, Value) {
+    pub async fn ask(&self, body: &Value) -> (u16, Value) {
         let answer = send(self.address, "POST", "/v1/chat/completions", &[], body.to_string()).await;
         let (status, text) = read(answer).await;
         (status, serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}")))
     }
 
     #[track_caller]
-    fn told((status, value): (u16, Value)) -> Value {
+    pub fn told((status, value): (u16, Value)) -> Value {
         assert_eq!(status, 200, "{value}");
         value
     }
 
     /// The events of a stream.
-    async fn stream(&self, body: &Value) -> Vec<Value> {
+    pub async fn stream(&self, body: &Value) -> Vec<Value> {
         let mut body = body.clone();
         body["stream"] = json!(true);
         body["stream_options"] = json!({ "include_usage": true });
@@ -117,33 +117,33 @@ impl Worker {
         events.into_iter().map(|event| serde_json::from_str(event).unwrap()).collect()
     }
 
-    async fn end(self) -> Report {
+    pub async fn end(self) -> Report {
         self.stop.cancel();
         self.life.await.unwrap()
     }
 }
 
 /// A greedy request whose ids are told.
-fn request(messages: Value) -> Value {
+pub fn request(messages: Value) -> Value {
     let mut asked = json!({ "model": "tiny", "temperature": 0, "max_tokens": 12, "return_token_ids": true });
     asked["messages"] = messages;
     asked
 }
 
-fn user(text: &str) -> Value {
+pub fn user(text: &str) -> Value {
     json!({ "role": "user", "content": text })
 }
 
-fn ids(value: &Value) -> Vec<u32> {
+pub fn ids(value: &Value) -> Vec<u32> {
     serde_json::from_value(value.clone()).unwrap_or_else(|_| panic!("{value}"))
 }
 
-fn text(told: &Value) -> &str {
+pub fn text(told: &Value) -> &str {
     told["choices"][0]["message"]["content"].as_str().unwrap_or_else(|| panic!("{told}"))
 }
 
 /// Tokens of the prompt, those that were held, and those that were computed.
-fn counts(told: &Value) -> (u64, u64, u64) {
+pub fn counts(told: &Value) -> (u64, u64, u64) {
     let (usage, details) = (&told["usage"], &told["usage"]["prompt_tokens_details"]);
     let of = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{told}"));
     (of(&usage["prompt_tokens"]), of(&details["cached_tokens"]), of(&details["prefilled_tokens"]))
@@ -155,7 +155,7 @@ fn template() -> Template {
     Template::check(&TemplateFile::open(checkpoint()).unwrap(), &tokenizer, &config).unwrap()
 }
 
-fn data_url(png: &[u8]) -> String {
+pub fn data_url(png: &[u8]) -> String {
     format!("data:image/png;base64,{}", STANDARD.encode(png))
 }
 
@@ -246,7 +246,7 @@ async fn ids_are_the_templates_and_log_probs_those_of_one_pass() {
 }
 
 /// A reply among the messages, with its ids as they were told.
-fn assistant(told: &Value) -> Value {
+pub fn assistant(told: &Value) -> Value {
     json!({ "role": "assistant", "content": text(told), "token_ids": told["choices"][0]["token_ids"] })
 }
 
@@ -417,7 +417,6 @@ async fn replies_are_held_to_a_schema() {
         assert!(value["count"].as_u64().unwrap() <= 9 && value["say"].is_string(), "{value}");
         assert!(value.as_object().unwrap().len() == if value["maybe"].is_null() { 3 } else { 4 }, "{value}");
         assert!(ids(&told["choices"][0]["token_ids"]).len() <= 80);
-        assert_eq!(worker.stream(&asked).await.len(), worker.stream(&asked).await.len());
         asked["response_format"] = json!({ "type": "json_object" });
         let told = Worker::told(worker.ask(&asked).await);
         assert!(serde_json::from_str::<Value>(text(&told)).unwrap().is_object(), "{told}");
@@ -475,6 +474,8 @@ async fn what_is_wrong_is_told_in_the_protocols_form() {
         (with("model", json!("gpt-9")), 404, "model"),
         (with("n", json!(2)), 400, "n"),
         (with("top_logprobs", json!(5)), 400, "top_logprobs"),
+        (with("stream_options", json!({ "include_usage": true })), 400, "stream_options"),
+        (with("top_p", json!(0)), 400, "top_p"),
         (with("tools", json!([{ "type": "function" }])), 400, "tools"),
         (with("max_tokens", json!(1_000_000)), 400, "max_tokens"),
         (with("max_tokens", json!(760)), 400, "messages"),
@@ -525,14 +526,23 @@ async fn what_is_wrong_is_told_in_the_protocols_form() {
         ("DELETE", "/v1/models", 405),
         ("GET", "/v1/models/gpt-9", 404),
         ("GET", "/v1/models/tiny", 200),
+        ("GET", "/v1/models/t%69ny", 200),
+        ("GET", "/v1/models/t%ff%2", 404),
+        ("DELETE", "/v1/models/tiny", 405),
+        ("HEAD", "/v1/models", 200),
+        ("OPTIONS", "/v1/chat/completions", 405),
         ("GET", "/v1/models", 200),
         ("GET", "/health", 200),
         ("GET", "/", 404),
         ("POST", "/v1/completions", 404),
     ];
     for (method, path, status) in routes {
-        let (got, text) = read(send(worker.address, method, path, &[], "").await).await;
+        let answer = send(worker.address, method, path, &[], "").await;
+        let headers = answer.headers().clone();
+        let (got, text) = read(answer).await;
         assert_eq!(got, status, "{method} {path}: {text}");
+        assert_eq!(headers.contains_key("allow"), status == 405, "{method} {path}: {headers:?}");
+        assert!(headers.keys().all(|name| !name.as_str().starts_with("access-control-")), "{headers:?}");
     }
     let head = "GET /v1/models HTTP/1.1\r\nHost: evil.test\r\nConnection: close\r\n\r\n";
     let (status, answer) = raw(worker.address, head).await;
@@ -588,7 +598,7 @@ async fn the_token_decides() {
 }
 
 /// Begins a request whose body does not come.
-async fn hold(address: SocketAddr) -> TcpStream {
+pub async fn hold(address: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let head =
         format!("POST /v1/chat/completions HTTP/1.1\r\nHost: {address}\r\nContent-Length: 999\r\n\r\n{{");
@@ -597,7 +607,7 @@ async fn hold(address: SocketAddr) -> TcpStream {
 }
 
 /// Asks until the answer has this status.
-async fn until(worker: &Worker, wanted: u16) -> Value {
+pub async fn until(worker: &Worker, wanted: u16) -> Value {
     let began = Instant::now();
     loop {
         let (status, value) = worker.ask(&request(json!([user("hi")]))).await;
@@ -746,6 +756,7 @@ async fn the_official_client_is_answered() {
     std::fs::write(&path, "correct-horse-battery").unwrap();
     let worker = start(|file| {
         file.serve.token_file = Some(path.clone());
+        file.serve.model = "acme/tiny 3".into();
         (file.engine.context_tokens_max, file.engine.kv_tokens) = (4096, 16_384);
     })
     .await;
