@@ -23,9 +23,9 @@ export FURROW_TEST_PYTHON=$PWD/$venv/bin/python
 say "format"
 cargo fmt --all -- --check
 say "lints"
-cargo clippy --workspace --all-targets --features failpoints --quiet -- -D warnings
+cargo clippy --workspace --all-targets --features failpoints,otel --quiet -- -D warnings
 say "tests"
-cargo test --workspace --features failpoints
+cargo test --workspace --features failpoints,otel
 
 say "the quickstart job"
 target=$(cargo metadata --format-version 1 --no-deps | "$FURROW_TEST_PYTHON" -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])')

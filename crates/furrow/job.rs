@@ -533,6 +533,7 @@ mod tests {
                 "score.judge.usd_per_million_completion_tokens",
                 "records.max_delay_millis",
                 "limits.trajectories_per_version",
+                "telemetry.otlp_endpoint",
                 "dashboard.token_file"
             ]
         );

@@ -11,7 +11,7 @@ use furrow_env::{Archives, Chromium, EnvConfig, Made, Make, Root, Site, Sites, S
 use furrow_policy::{Endpoint, PolicyConfig};
 use furrow_rollout::Id;
 use furrow_tasks::{Pictures, SiteRoot, TaskSet};
-use furrow_telemetry::{Exporter, Logs, Role, TelemetryConfig, TimeSource, log_path};
+use furrow_telemetry::{Exporter, Logs, Origin, Otlp, Role, TelemetryConfig, TimeSource, log_path};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -220,14 +220,14 @@ fn identity(resolved: &str, tasks: &str) -> Result<Identity, Failure> {
 
 /// A name for a worker that nobody named: role, machine's process and a random tail, so that a reborn one is another.
 pub fn worker_name<K: furrow_rollout::Kind>(given: Option<&str>, role: &str) -> Result<Id<K>, Failure> {
-    let text = match given {
-        Some(name) => name.to_owned(),
-        None => {
-            let tail = uuid::Uuid::now_v7().simple().to_string();
-            format!("{role}-{}-{}", std::process::id(), &tail[tail.len() - 6..])
-        }
-    };
+    let text = given.map_or_else(|| process_name(role), ToOwned::to_owned);
     Id::new(&text).map_err(|bad| Failure::Input(vec![format!("--id: {bad}")]))
+}
+
+/// Role, process and a random tail: unlike that of any other process, also of another machine's.
+pub fn process_name(role: &str) -> String {
+    let tail = uuid::Uuid::now_v7().simple().to_string();
+    format!("{role}-{}-{}", std::process::id(), &tail[tail.len() - 6..])
 }
 
 /// Listens for chats where the job has them served, and says where.
@@ -244,15 +244,24 @@ pub fn logs(run_dir: &Path, role: Role, config: &TelemetryConfig) -> Result<(), 
     Ok(Logs::to_file(log_path(run_dir, role), config).start()?)
 }
 
-/// Writes figures to `<run>/metrics.jsonl` until `stop`.
+/// Writes figures to `<run>/metrics.jsonl`, and sends them and spans to an endpoint where the job names one, until `stop`.
 pub fn metrics(
-    run_dir: &Path,
+    job: &Job,
     role: Role,
-    config: &TelemetryConfig,
+    instance: &str,
     stop: CancellationToken,
 ) -> Result<tokio::task::JoinHandle<()>, Failure> {
-    let exporter = Exporter::open(&run_dir.join("metrics.jsonl"), role, TimeSource::system())?;
-    Ok(tokio::spawn(furrow_telemetry::export(exporter, config.clone(), stop)))
+    let (config, run) = (job.telemetry.clone(), job.run_name.to_string());
+    let exporter = Exporter::open(&job.run_dir.join("metrics.jsonl"), role, TimeSource::system())?;
+    let otlp = Otlp::open(&config, &Origin { role, run, instance: instance.to_owned() })?;
+    Ok(tokio::spawn(async move {
+        let sending = async {
+            if let Some(otlp) = otlp {
+                otlp.export(stop.clone()).await;
+            }
+        };
+        tokio::join!(furrow_telemetry::export(exporter, config, stop.clone()), sending);
+    }))
 }
 
 /// A runtime for services.

@@ -8,6 +8,8 @@ mod dashboard;
 mod evaluations;
 mod farm;
 mod kills;
+#[cfg(feature = "otel")]
+mod otlp;
 mod planted;
 mod recompute;
 mod remote;

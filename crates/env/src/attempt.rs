@@ -445,12 +445,13 @@ impl<'a> Attempt<'a> {
     }
 
     async fn finish(&mut self, ending: &Ending) -> Result<End, CallError> {
-        let (of, token) = (&self.assignment.ancestry, self.assignment.token);
+        let (of, token) = (self.assignment.ancestry.clone(), self.assignment.token);
         crash::point("env.before_finish");
-        self.desk.coordinator.finish(of, token, encode_ending(ending)).await?;
+        self.desk.coordinator.finish(&of, token, encode_ending(ending)).await?;
         crash::point("env.after_finish");
+        let report_micros = self.mark().total();
         let (end, steps, timing) = (ending.end, ending.steps, &ending.timing);
-        TrajectoryAcknowledged { of, token, end, steps, timing }.emit();
+        TrajectoryAcknowledged { of: &of, token, end, steps, timing, report_micros }.emit();
         Ok(end)
     }
 
@@ -472,12 +473,12 @@ impl<'a> Attempt<'a> {
     }
 
     fn leave(self, closed: Result<End, String>) -> Fate {
-        self.account.close(self.desk.time.micros());
+        let timing = &self.account.close(self.desk.time.micros());
         match closed {
             Ok(end) => Fate::Acknowledged(end),
             Err(reason) => {
                 let (of, token) = (&self.assignment.ancestry, self.assignment.token);
-                TrajectoryAbandoned { of, token, reason: &reason }.emit();
+                TrajectoryAbandoned { of, token, timing, reason: &reason }.emit();
                 Fate::Abandoned
             }
         }
@@ -576,6 +577,7 @@ impl Recorder {
                 token: self.token,
                 step: step.step,
                 outcome: step.outcome.name,
+                began_at_micros: step.observed_at_micros,
                 timing: step.timing,
                 screenshot_bytes,
             },
@@ -591,6 +593,8 @@ struct Receipt {
     token: u64,
     step: u32,
     outcome: OutcomeName,
+    /// A step begins where it is observed.
+    began_at_micros: i64,
     timing: TimeSplit,
     screenshot_bytes: u64,
 }
@@ -602,7 +606,7 @@ async fn recorded(
     record: Bytes,
     lost: CancellationToken,
 ) -> Result<(), CallError> {
-    let Receipt { token, step, outcome, timing, screenshot_bytes } = receipt;
+    let Receipt { token, step, outcome, began_at_micros, timing, screenshot_bytes } = receipt;
     crash::point("env.before_record");
     if let Err(error) = link.record_step(&of, token, step, record).await {
         // The policy may be thinking for a minute yet: a stale token ends the attempt now.
@@ -612,7 +616,8 @@ async fn recorded(
         return Err(error);
     }
     crash::point("env.after_record");
-    StepAcknowledged { of: &of, step, token, outcome, timing: &timing, screenshot_bytes }.emit();
+    let (of, timing) = (&of, &timing);
+    StepAcknowledged { of, step, token, outcome, began_at_micros, timing, screenshot_bytes }.emit();
     Ok(())
 }
 

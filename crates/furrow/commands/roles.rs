@@ -73,7 +73,8 @@ pub fn coordinator(args: &CoordinatorArgs) -> Result<(), Failure> {
         output::line(format!("coordinator of {} listens on {}", launch.job.run_name, listener.local_addr()?));
         let stop = launch::stop_on_signal()?;
         let over = CancellationToken::new();
-        let metrics = launch::metrics(&dir, Role::Coordinator, &telemetry, over.clone())?;
+        let name = launch::process_name("coordinator");
+        let metrics = launch::metrics(&launch.job, Role::Coordinator, &name, over.clone())?;
         let job = launch.coordinator(begin == Begin::Resume)?;
         let summary = furrow_coordinator::run(job, furrow_wire::accept(listener), stop).await;
         over.cancel();
@@ -97,7 +98,7 @@ pub fn env(args: &WorkerArgs) -> Result<(), Failure> {
         let stages = launch.stages(&args.air).await?;
         let config = launch.job.env.worker.clone();
         let over = CancellationToken::new();
-        let metrics = launch::metrics(&launch.job.run_dir, Role::Env, &launch.job.telemetry, over.clone())?;
+        let metrics = launch::metrics(&launch.job, Role::Env, name.as_str(), over.clone())?;
         let acted =
             furrow_env::run(config, name, stages, Arc::new(Tcp::default()), &args.coordinator, stop).await;
         over.cancel();
@@ -127,8 +128,7 @@ pub fn policy(args: &PolicyArgs) -> Result<(), Failure> {
         let (stop, grace) = (launch::stop_on_signal()?, launch.job.env.worker.drain_grace);
         let connect = Arc::new(Tcp::default());
         let over = CancellationToken::new();
-        let metrics =
-            launch::metrics(&launch.job.run_dir, Role::Policy, &launch.job.telemetry, over.clone())?;
+        let metrics = launch::metrics(&launch.job, Role::Policy, name.as_str(), over.clone())?;
         let served =
             furrow_policy::run(config, name, listening, connect, args.coordinator.clone(), grace, stop).await;
         over.cancel();

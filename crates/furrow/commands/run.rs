@@ -98,7 +98,9 @@ async fn farm(
         (TcpListener::bind("127.0.0.1:0").await?, TcpListener::bind("127.0.0.1:0").await?);
     let address = coordinator.local_addr()?.to_string();
     run_dir::write_address(&launch.job.run_dir, &address)?;
-    let metrics = launch::metrics(&launch.job.run_dir, Role::Run, &launch.job.telemetry, over.clone())?;
+    // Figures and spans go on until everybody has said their last word.
+    let silent = CancellationToken::new();
+    let metrics = launch::metrics(&launch.job, Role::Run, &launch::process_name("run"), silent.clone())?;
     let looking = look_on(&launch.job, over.clone()).await?;
     let connect: Arc<dyn Connect> = Arc::new(Tcp::default());
     let (env_config, policy_config) = (launch.job.env.worker.clone(), launch.job.policy.clone());
@@ -141,6 +143,7 @@ async fn farm(
     };
     let (summary, acted, policed, last) =
         tokio::join!(coordinated, acting, policing, watch(&address, over.clone(), as_json));
+    silent.cancel();
     metrics.await?;
     if let Some(looking) = looking {
         looking.await?;

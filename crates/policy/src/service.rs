@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use furrow_rollout::{Id, PolicyWorker};
+use furrow_rollout::{Id, PolicyWorker, Trajectory};
+use furrow_telemetry::{ReplyRepeated, ReplySent, SessionClosed, SessionEnd, SessionOpened, SessionRebuilt};
 use furrow_wire::v1::policy_service_server::PolicyService;
 use furrow_wire::v1::{
     Acted, Observe, Opened, SessionRequest, SessionResponse, session_request, session_response,
@@ -71,29 +72,57 @@ impl Service {
             ready = self.ready(&mut stream, &seat, &opening) => ready?,
             () = seat.cut() => return Err(taken_over()),
         }
-        tracing::debug!(trajectory_id = %opening.ancestry.trajectory_id, past_steps = opening.past_steps, "session opened");
+        let (trajectory_id, worker) = (&opening.ancestry.trajectory_id, self.worker.as_str());
+        SessionOpened { trajectory_id, worker, policy_kind: self.policy.kind() }.emit();
+        let mut given = 0;
+        let ended = self.converse(&mut stream, replies, seat, &opening, &mut given).await;
+        SessionClosed { trajectory_id, worker, end: self.end_of(&ended), replies: given }.emit();
+        ended.map(drop)
+    }
+
+    /// Answers observations until the session or its stream ends; whether it was closed.
+    async fn converse(
+        &self,
+        stream: &mut Streaming<SessionRequest>,
+        replies: &Replies,
+        seat: Seat,
+        opening: &Opening,
+        given: &mut u32,
+    ) -> Result<bool, Status> {
         send(replies, session_response::Event::Opened(self.opened())).await?;
         loop {
             let event = tokio::select! {
-                event = next(&mut stream) => event?,
+                event = next(stream) => event?,
                 () = seat.cut() => return Err(taken_over()),
             };
             match event {
                 Some(session_request::Event::Observe(observe)) => {
-                    let acted = self.reply(&seat, &opening, observe).await?;
+                    let acted = self.reply(&seat, opening, observe).await?;
                     send(replies, session_response::Event::Acted(acted)).await?;
+                    *given += 1;
                 }
                 Some(session_request::Event::Close(_)) => {
                     seat.close();
-                    return Ok(());
+                    return Ok(true);
                 }
-                None => return Ok(()),
+                None => return Ok(false),
                 Some(_) => {
                     return Err(Status::invalid_argument(
                         "after Open and Past only Observe and Close may come",
                     ));
                 }
             }
+        }
+    }
+
+    fn end_of(&self, ended: &Result<bool, Status>) -> SessionEnd {
+        match ended.as_ref().map_err(Status::code) {
+            Ok(true) => SessionEnd::Closed,
+            Err(Code::Aborted) if self.draining.is_cancelled() => SessionEnd::Draining,
+            Err(Code::DeadlineExceeded) => SessionEnd::IdleTooLong,
+            Err(Code::InvalidArgument) => SessionEnd::Refused,
+            Err(Code::Internal | Code::ResourceExhausted | Code::Unavailable) => SessionEnd::PolicyFault,
+            Ok(false) | Err(_) => SessionEnd::Disconnected,
         }
     }
 
@@ -138,6 +167,10 @@ impl Service {
             session.recall(past(stream, step, steps).await?).await?;
         }
         *acting = Some(Acting { session, steps });
+        if steps > 0 {
+            let (trajectory_id, worker) = (&opening.ancestry.trajectory_id, self.worker.as_str());
+            SessionRebuilt { trajectory_id, worker, steps }.emit();
+        }
         Ok(())
     }
 
@@ -148,6 +181,7 @@ impl Service {
         // A stream that broke may have left a reply in the making; it is this one's as well.
         let mut acting = seat.life().acting.lock().await;
         if let Some(acted) = seat.replied(step) {
+            ReplyRepeated { trajectory_id: &opening.ancestry.trajectory_id, step }.emit();
             return Ok(acted);
         }
         let observation =
@@ -169,18 +203,19 @@ impl Service {
         };
         *steps = step + 1;
         tokio::time::sleep(self.think.saturating_sub(began.elapsed())).await;
-        let acted = self.acted(step, answer, began);
+        let acted = self.acted(&opening.ancestry.trajectory_id, step, answer, began);
         seat.remember(&acted);
         Ok(acted)
     }
 
-    fn acted(&self, step: u32, answer: Answer, began: Instant) -> Acted {
+    fn acted(&self, trajectory_id: &Id<Trajectory>, step: u32, answer: Answer, began: Instant) -> Acted {
         match answer {
             Answer::ContextFull => Acted { step, context_full: true, ..Acted::default() },
             Answer::Reply(given) => {
                 let (reply, mut trace) = *given;
                 trace.engine.worker = self.worker.to_string();
                 trace.engine.service_micros = began.elapsed().as_micros() as u64;
+                ReplySent { trajectory_id, step, valid: reply.action.is_ok(), engine: &trace.engine }.emit();
                 let (reply, trace) = (Some(reply_into(&reply)), encode_trace(&trace));
                 Acted { step, reply, trace, context_full: false }
             }

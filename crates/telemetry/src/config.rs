@@ -1,9 +1,12 @@
 //! Settings of `[telemetry]`.
 
+use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::filter::LevelFilter;
+
+use crate::otel;
 
 /// The section as written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -15,6 +18,10 @@ pub struct TelemetryFile {
     pub log_level: Level,
     /// Least severe level shown on the terminal.
     pub stderr_level: Level,
+    /// Where figures and spans go over OTLP/gRPC, such as `http://127.0.0.1:4317`; nowhere, if left out or empty. Needs a build
+    /// with the feature `otel`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub otlp_endpoint: Option<String>,
 }
 
 /// How severe a line must be to be written. What is named includes all before it.
@@ -35,6 +42,7 @@ pub struct TelemetryConfig {
     pub(crate) metrics_interval: Duration,
     pub(crate) log_level: Level,
     pub(crate) stderr_level: Level,
+    pub(crate) otlp_endpoint: Option<String>,
 }
 
 impl Default for TelemetryFile {
@@ -44,6 +52,7 @@ impl Default for TelemetryFile {
             metrics_interval_millis: 10_000,
             log_level: Level::Info,
             stderr_level: Level::Warn,
+            otlp_endpoint: None,
         }
     }
 }
@@ -51,19 +60,60 @@ impl Default for TelemetryFile {
 impl TelemetryFile {
     /// Checks every value and names every problem.
     pub fn check(self) -> Result<TelemetryConfig, Vec<String>> {
+        self.check_for(otel::BUILT_IN)
+    }
+
+    fn check_for(self, exports: bool) -> Result<TelemetryConfig, Vec<String>> {
+        let mut problems = Vec::new();
         let millis = self.metrics_interval_millis;
         if !(100..=3_600_000).contains(&millis) {
             let remedy = "use 100 to 3600000 (an hour)";
-            return Err(vec![format!(
-                "telemetry.metrics_interval_millis: {millis} is out of range; {remedy}"
-            )]);
+            problems.push(format!("telemetry.metrics_interval_millis: {millis} is out of range; {remedy}"));
+        }
+        let otlp_endpoint = self.otlp_endpoint.filter(|endpoint| !endpoint.is_empty());
+        if let Some(endpoint) = &otlp_endpoint {
+            let problem = if exports { endpoint_problem(endpoint) } else { Some(NOT_BUILT_IN) };
+            let shown: String = endpoint.chars().take(ENDPOINT_BYTES_MAX).collect();
+            problems.extend(problem.map(|problem| format!("telemetry.otlp_endpoint: {shown:?}; {problem}")));
+        }
+        if !problems.is_empty() {
+            return Err(problems);
         }
         Ok(TelemetryConfig {
             metrics_interval: Duration::from_millis(millis),
             log_level: self.log_level,
             stderr_level: self.stderr_level,
+            otlp_endpoint,
         })
     }
+}
+
+const NOT_BUILT_IN: &str = "this furrow was built without OpenTelemetry: build it with `cargo build --release --features otel`, \
+                            or leave the key empty";
+
+/// A name has at most 253 bytes, and what stands around it is short.
+const ENDPOINT_BYTES_MAX: usize = 300;
+
+/// What is wrong with an endpoint: `http://`, a name or an address, a port, and nothing else.
+fn endpoint_problem(endpoint: &str) -> Option<&'static str> {
+    if endpoint.starts_with("https://") {
+        return Some("TLS is not spoken: use http:// and have a collector on this machine speak it");
+    }
+    let right = Some("use http://HOST:PORT, such as http://127.0.0.1:4317");
+    let Some(address) = endpoint.strip_prefix("http://") else { return right };
+    let Some((host, port)) = address.strip_suffix('/').unwrap_or(address).rsplit_once(':') else {
+        return right;
+    };
+    let is_named = |host: &str| {
+        !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte))
+    };
+    let is_host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(numbers) => numbers.parse::<Ipv6Addr>().is_ok(),
+        None => is_named(host),
+    };
+    let is_port =
+        port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0);
+    if is_host && is_port && endpoint.len() <= ENDPOINT_BYTES_MAX { None } else { right }
 }
 
 impl TelemetryConfig {
@@ -104,5 +154,69 @@ mod tests {
         let problem = "telemetry.metrics_interval_millis: 99 is out of range; use 100 to 3600000 (an hour)";
         check(99, Some(problem));
         check(3_600_001, Some(&problem.replace("99", "3600001")));
+    }
+
+    #[track_caller]
+    fn check_endpoint(endpoint: &str, exports: bool, want: Option<&str>) {
+        let file = TelemetryFile { otlp_endpoint: Some(endpoint.into()), ..TelemetryFile::default() };
+        let got = file.check_for(exports).err().map(|problems| problems.join("\n"));
+        assert!(got.is_some() == want.is_some(), "{endpoint:?}: {got:?}");
+        let (got, want) = (got.unwrap_or_default(), want.unwrap_or_default());
+        assert!(got.contains(want), "{got:?} does not say {want:?}");
+        let key = format!("telemetry.otlp_endpoint: {endpoint:?}; ");
+        assert!(got.is_empty() || endpoint.len() > ENDPOINT_BYTES_MAX || got.starts_with(&key), "{got}");
+    }
+
+    #[test]
+    fn an_endpoint_is_a_host_and_a_port() {
+        for good in [
+            "http://127.0.0.1:4317",
+            "http://collector.telemetry:4317/",
+            "http://a_b-c:1",
+            "http://[::1]:65535",
+        ] {
+            check_endpoint(good, true, None);
+        }
+        let right = Some("use http://HOST:PORT, such as http://127.0.0.1:4317");
+        for bad in [
+            "127.0.0.1:4317",
+            "http://",
+            "http://:4317",
+            "http://host",
+            "http://host:",
+            "http://host:0",
+            "http://host:+7",
+            "http://host:65536",
+            "http://host:4317/v1/traces",
+            "http://user:secret@host:4317",
+            "http://::1:4317",
+            "http://[x]:4317",
+            "grpc://host:4317",
+            "http://ho st:4317",
+            "http://höst:4317",
+        ] {
+            check_endpoint(bad, true, right);
+        }
+        check_endpoint(&format!("http://{}:4317", "x".repeat(300)), true, right);
+        check_endpoint("https://host:4317", true, Some("TLS is not spoken"));
+    }
+
+    #[test]
+    fn a_build_that_cannot_export_says_how_to_build_one_that_can() {
+        check_endpoint("http://127.0.0.1:4317", false, Some("--features otel"));
+        // Of a run that another build collected, the key may be taken back: `--set telemetry.otlp_endpoint=`.
+        check_endpoint("", false, None);
+        let none = TelemetryFile { otlp_endpoint: Some(String::new()), ..TelemetryFile::default() };
+        assert_eq!(none.check_for(false).unwrap().otlp_endpoint, None);
+    }
+
+    #[test]
+    fn both_problems_come_at_once() {
+        let file = TelemetryFile {
+            metrics_interval_millis: 1,
+            otlp_endpoint: Some("x".into()),
+            ..TelemetryFile::default()
+        };
+        assert_eq!(file.check_for(true).unwrap_err().len(), 2);
     }
 }

@@ -30,7 +30,7 @@ macro_rules! say {
 use say;
 
 /// The first characters of a text that comes from outside: a host name has at most 253, and a log line should end.
-fn cut(text: &str) -> &str {
+pub(crate) fn cut(text: &str) -> &str {
     let end = text.char_indices().nth(253).map_or(text.len(), |(at, _)| at);
     &text[..end]
 }

@@ -62,6 +62,14 @@ pub enum ExportError {
         /// Cause.
         source: io::Error,
     },
+    /// Nothing can be sent to the endpoint.
+    #[error("telemetry.otlp_endpoint: {endpoint:?} cannot be used: {reason}")]
+    Endpoint {
+        /// The endpoint.
+        endpoint: String,
+        /// Why.
+        reason: String,
+    },
     /// A line cannot be written.
     #[error("cannot append to the metrics file {path:?}")]
     Append {

@@ -14,6 +14,10 @@ mod logs;
 mod memory;
 mod metrics;
 mod names;
+mod origin;
+// One door with two doormen: the other lets nobody through.
+#[cfg_attr(not(feature = "otel"), path = "otel_absent.rs")]
+mod otel;
 mod process;
 mod prometheus;
 
@@ -30,6 +34,8 @@ pub use logs::{LogError, Logs, log_path};
 pub use memory::{available_bytes, taken_bytes};
 pub use metrics::{Average, Buckets, Counter, Family, Gauge, Histogram, Measure};
 pub use names::{Figures, Point, Sample, Unit, event, figures};
+pub use origin::Origin;
+pub use otel::Otlp;
 pub use process::{
     Member, Memory, ProcessError, Usage, group_members, process_usage, tree_open_files, tree_usage,
 };

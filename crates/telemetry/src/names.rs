@@ -257,6 +257,14 @@ figures! {
     /// From a request's head to the end of its reply.
     serve_micros: Histogram = "serve/reply_micros" in Micros;
 
+    // Export to an OTLP endpoint.
+    /// Events whose spans the endpoint took.
+    otlp_events: Counter = "otlp/events" in Count;
+    /// Events whose spans were dropped: the endpoint was away, slow, or refused them.
+    otlp_dropped: Counter = "otlp/events_dropped" in Count;
+    /// Calls of the endpoint that failed.
+    otlp_failures: Counter = "otlp/failures" in Count;
+
     // The process, and with it everything it started: browsers are most of a worker.
     /// CPU time of this process.
     process_cpu_micros: Counter = "process/cpu_micros" in Micros;
@@ -387,6 +395,10 @@ event_names! {
     DRAINING = "process.draining";
     /// A process has finished or handed back what it had in hand.
     DRAINED = "process.drained";
+    /// An OTLP endpoint takes nothing.
+    EXPORT_FAILING = "export.failing";
+    /// It takes what is sent again.
+    EXPORT_RESUMED = "export.resumed";
     /// Code of ours panicked.
     PANICKED = "process.panicked";
 }

@@ -6,7 +6,7 @@ use crate::metrics::Buckets;
 use crate::names::{Figures, Point, Sample, Unit};
 
 /// Upper edges of a scraped histogram as powers of two of a microsecond: 1 ms, 2 ms, 4 ms … 67 s, 134 s.
-const EDGE_BITS: std::ops::RangeInclusive<u32> = 10..=27;
+pub(crate) const EDGE_BITS: std::ops::RangeInclusive<u32> = 10..=27;
 
 /// All figures, one family after another. Times are in seconds there, as Prometheus wants them.
 pub fn prometheus(figures: &Figures) -> String {
@@ -62,7 +62,8 @@ fn line(text: &mut String, name: &str, label: &str, value: impl std::fmt::Displa
     writeln!(text, "{name}{label} {value}").unwrap_or_default();
 }
 
-fn exposed_name(point: &Point) -> String {
+/// Name of a metric as it is scraped.
+pub(crate) fn exposed_name(point: &Point) -> String {
     let base = point.name.replace('/', "_");
     let base = match (base.strip_suffix("_micros"), base.strip_suffix("_millionths"), &point.sample) {
         (Some(base), ..) => format!("{base}_seconds"),
@@ -82,7 +83,8 @@ fn kind_of(sample: &Sample) -> &'static str {
     }
 }
 
-fn seconds(micros: u64) -> f64 {
+/// Seconds of microseconds, and nats of millionths of one.
+pub(crate) fn seconds(micros: u64) -> f64 {
     micros as f64 / 1e6
 }
 

@@ -10,7 +10,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use furrow_rollout::{
-    Ancestry, Cause, End, GroupRecord, GroupStatistics, Id, OutcomeName, PolicyKind, Score, Split, TimeSplit,
+    Ancestry, Cause, End, Engine, GroupRecord, GroupStatistics, Id, OutcomeName, PolicyKind, Score, Split,
+    TimeSplit,
 };
 use furrow_telemetry::*;
 use serde_json::{Map, Value, json};
@@ -319,7 +320,8 @@ fn what_an_environment_worker_says(reader: &mut Reader) {
     );
     let outcome = OutcomeName::OutsidePage;
     reader.check(
-        || StepAcknowledged { of, step: 2, token: 8, outcome, timing, screenshot_bytes: 99 }.emit(),
+        || StepAcknowledged { of, step: 2, token: 8, outcome, began_at_micros: 5, timing, screenshot_bytes: 99 }
+                .emit(),
         "INFO",
         json!({"event": "step.acknowledged", "run_id": run_id, "trajectory_id": trajectory_id, "step": 2, "token": 8,
                "outcome": "outside_page", "micros": 1500}),
@@ -331,14 +333,14 @@ fn what_an_environment_worker_says(reader: &mut Reader) {
         ],
     );
     reader.check(
-        || TrajectoryAcknowledged { of, token: 8, end: End::Answered, steps: 3, timing }.emit(),
+        || TrajectoryAcknowledged { of, token: 8, end: End::Answered, steps: 3, timing, report_micros: 7 }.emit(),
         "INFO",
         json!({"event": "trajectory.acknowledged", "run_id": run_id, "trajectory_id": trajectory_id, "token": 8,
                "end": "answered", "steps": 3, "micros": 1500}),
         &[("env/trajectories", 1)],
     );
     reader.check(
-        || TrajectoryAbandoned { of, token: 8, reason: "its token is stale" }.emit(),
+        || TrajectoryAbandoned { of, token: 8, timing, reason: "its token is stale" }.emit(),
         "WARN",
         json!({"event": "trajectory.abandoned", "run_id": run_id, "trajectory_id": trajectory_id, "token": 8,
                "reason": "its token is stale"}),
@@ -458,6 +460,7 @@ fn what_an_environment_worker_says(reader: &mut Reader) {
 }
 
 fn what_a_policy_worker_says(reader: &mut Reader) {
+    let engine = Engine { service_micros: 30, ..Engine::default() };
     let Ancestry { trajectory_id, .. } = &ancestry();
     let id = trajectory_id.as_str();
     reader.check(
@@ -516,7 +519,7 @@ fn what_a_policy_worker_says(reader: &mut Reader) {
         &[("policy/sessions_rebuilt", 1)],
     );
     reader.check(
-        || ReplySent { trajectory_id, step: 4, valid: false, service_micros: 30 }.emit(),
+        || ReplySent { trajectory_id, step: 4, valid: false, engine: &engine }.emit(),
         "DEBUG",
         json!({"event": "reply.sent", "trajectory_id": id, "step": 4, "valid": false, "service_micros": 30}),
         &[("policy/replies", 1), ("policy/replies_invalid", 1), ("policy/service_micros", 1)],
@@ -552,6 +555,18 @@ fn what_every_process_says(reader: &mut Reader) {
         || Drained { role: Role::Env, left: 1, micros: 70 }.emit(),
         "WARN",
         json!({"event": "process.drained", "role": "env", "left": 1, "micros": 70}),
+        &[],
+    );
+    reader.check(
+        || ExportFailing { signal: "spans", reason: "no answer" }.emit(),
+        "WARN",
+        json!({"event": "export.failing", "signal": "spans", "reason": "no answer"}),
+        &[],
+    );
+    reader.check(
+        || ExportResumed { signal: "spans", micros: 70 }.emit(),
+        "WARN",
+        json!({"event": "export.resumed", "signal": "spans", "micros": 70}),
         &[],
     );
     reader.check(

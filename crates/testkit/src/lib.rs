@@ -1,4 +1,6 @@
-//! For tests: what property tests of several crates draw, and a stand-in for a judge's server.
+//! For tests: what property tests of several crates draw, and stand-ins for a judge's server and for a collector.
 
+#[cfg(feature = "collector")]
+pub mod collector;
 pub mod judge;
 pub mod nouns;

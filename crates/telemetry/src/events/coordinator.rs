@@ -8,6 +8,7 @@ use tracing::{info, warn};
 use super::{cut, say};
 use crate::labels::{Label, PauseReason, WorkerKind};
 use crate::names::{event, figures};
+use crate::otel;
 
 /// The coordinator begins to fill a run directory, or goes on filling it.
 #[derive(Debug)]
@@ -351,6 +352,7 @@ impl TrajectoryFinished<'_> {
 impl TrajectoryScored<'_> {
     /// Logs and counts.
     pub fn emit(self) {
+        otel::trace(&self);
         let (end, scorer) = (self.end.as_str(), self.score.scorer.as_str());
         let (reward, success) = (f64::from(self.reward), self.score.success);
         say!(info, TRAJECTORY_SCORED, self.of, "trajectory scored", reward, success, end, scorer);
@@ -367,6 +369,7 @@ impl TrajectoryScored<'_> {
 impl TrajectoryFailed<'_> {
     /// Logs and counts.
     pub fn emit(self) {
+        otel::trace(&self);
         let (end, reason, retried) = (self.end.as_str(), cut(self.reason), self.retried);
         say!(warn, TRAJECTORY_FAILED, self.of, "trajectory failed", end, retried, reason);
         let figures = figures();

@@ -6,6 +6,7 @@ use tracing::{info, warn};
 use super::{cut, say};
 use crate::labels::{BlockReason, BrowserDeath, BrowserLimit, Label};
 use crate::names::{event, figures};
+use crate::otel;
 
 /// The worker took up a trajectory.
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub struct StepAcknowledged<'a> {
     pub token: u64,
     /// What came of its action.
     pub outcome: OutcomeName,
+    /// When it began, microseconds since the Unix epoch.
+    pub began_at_micros: i64,
     /// Where its time went.
     pub timing: &'a TimeSplit,
     /// Size of its screenshot.
@@ -48,8 +51,10 @@ pub struct TrajectoryAcknowledged<'a> {
     pub end: End,
     /// Its steps.
     pub steps: u32,
-    /// Where the time of its life went.
+    /// Where the time of its life went, until its end was reported.
     pub timing: &'a TimeSplit,
+    /// From the report to this acknowledgement.
+    pub report_micros: u64,
 }
 
 /// The worker dropped a trajectory without an acknowledged end: its lease is another's now, or the coordinator is gone.
@@ -59,6 +64,8 @@ pub struct TrajectoryAbandoned<'a> {
     pub of: &'a Ancestry,
     /// Token it was held under.
     pub token: u64,
+    /// Where the time of its life went.
+    pub timing: &'a TimeSplit,
     /// Why, in a sentence.
     pub reason: &'a str,
 }
@@ -211,6 +218,7 @@ impl TrajectoryStarted<'_> {
 impl StepAcknowledged<'_> {
     /// Logs and counts.
     pub fn emit(self) {
+        otel::trace(&self);
         let (outcome, micros) = (self.outcome.as_str(), self.timing.total());
         let Self { of, step, token, .. } = self;
         say!(info, STEP_ACKNOWLEDGED, of, "step acknowledged", step, token, outcome, micros);
@@ -225,6 +233,7 @@ impl StepAcknowledged<'_> {
 impl TrajectoryAcknowledged<'_> {
     /// Logs and counts.
     pub fn emit(self) {
+        otel::trace(&self);
         let (end, micros) = (self.end.as_str(), self.timing.total());
         let Self { of, token, steps, .. } = self;
         say!(info, TRAJECTORY_ACKNOWLEDGED, of, "trajectory acknowledged", token, end, steps, micros);
@@ -235,6 +244,7 @@ impl TrajectoryAcknowledged<'_> {
 impl TrajectoryAbandoned<'_> {
     /// Logs and counts.
     pub fn emit(self) {
+        otel::trace(&self);
         let (token, reason) = (self.token, cut(self.reason));
         say!(warn, TRAJECTORY_ABANDONED, self.of, "trajectory abandoned", token, reason);
         figures().env_abandoned.add(1);

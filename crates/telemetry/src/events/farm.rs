@@ -2,6 +2,7 @@
 
 use tracing::{info, warn};
 
+use super::cut;
 use crate::labels::{Label, Role};
 use crate::names::event;
 
@@ -25,6 +26,24 @@ pub struct Drained {
     pub micros: u64,
 }
 
+/// An OTLP endpoint does not take what is sent to it. Said once, until it does again.
+#[derive(Debug)]
+pub struct ExportFailing<'a> {
+    /// What is sent: `spans` or `metrics`.
+    pub signal: &'static str,
+    /// Why.
+    pub reason: &'a str,
+}
+
+/// It takes it again.
+#[derive(Debug)]
+pub struct ExportResumed {
+    /// What is sent.
+    pub signal: &'static str,
+    /// For how long it did not.
+    pub micros: u64,
+}
+
 impl Draining {
     /// Logs.
     pub fn emit(self) {
@@ -41,5 +60,24 @@ impl Drained {
             0 => info!(event, role, left, micros, "drained"),
             _ => warn!(event, role, left, micros, "drained, and something was left behind"),
         }
+    }
+}
+
+impl ExportFailing<'_> {
+    /// Logs. What is dropped is counted where it is dropped.
+    pub fn emit(self) {
+        let (event, signal, reason) = (event::EXPORT_FAILING, self.signal, cut(self.reason));
+        warn!(
+            event,
+            signal, reason, "telemetry.otlp_endpoint takes nothing; nothing of the run depends on it"
+        );
+    }
+}
+
+impl ExportResumed {
+    /// Logs, as loudly as the failing: whoever read that should read this.
+    pub fn emit(self) {
+        let Self { signal, micros } = self;
+        warn!(event = event::EXPORT_RESUMED, signal, micros, "telemetry.otlp_endpoint is back");
     }
 }

@@ -1,11 +1,12 @@
 //! What a policy worker says.
 
-use furrow_rollout::{Id, PolicyKind, Trajectory};
+use furrow_rollout::{Engine, Id, PolicyKind, Trajectory};
 use tracing::{debug, info, warn};
 
 use super::cut;
 use crate::labels::{Label, SessionEnd};
 use crate::names::{event, figures};
+use crate::otel;
 
 /// A session opened for a trajectory.
 #[derive(Debug)]
@@ -51,8 +52,8 @@ pub struct ReplySent<'a> {
     pub step: u32,
     /// Whether it holds an action.
     pub valid: bool,
-    /// From the observation read to the reply sent.
-    pub service_micros: u64,
+    /// What was done for it, and how long that took.
+    pub engine: &'a Engine,
 }
 
 /// A step was asked for again and got the same reply.
@@ -212,7 +213,9 @@ impl SessionClosed<'_> {
 impl ReplySent<'_> {
     /// Logs and counts.
     pub fn emit(self) {
-        let Self { trajectory_id, step, valid, service_micros } = self;
+        otel::trace(&self);
+        let Self { trajectory_id, step, valid, .. } = self;
+        let service_micros = self.engine.service_micros;
         debug!(event = event::REPLY_SENT, %trajectory_id, step, valid, service_micros, "reply sent");
         figures().replies.add(1);
         figures().replies_invalid.add((!valid).into());
