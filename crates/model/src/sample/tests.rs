@@ -289,7 +289,7 @@ fn the_likeliest_are_ranked_and_equals_by_their_ids() {
         for temperature in [0.0, 1.0] {
             let mut only = Allowed::new(logits.len());
             only.insert(1);
-            let one = super::pick(logits, &Pick { temperature, allowed: Some(&only), ..PLAIN });
+            let one = pick(logits, &Pick { temperature, allowed: Some(&only), ..PLAIN });
             let Picked::Token(token) = one else { panic!("{one:?}") };
             assert_eq!((token.id, token.logprob.to_bits()), (1, ranking.logprob.to_bits()), "{logits:?}");
         }
