@@ -80,7 +80,7 @@ impl Collector {
         let kept = Kept { manner, calls: 0, spans: Vec::new(), metrics: Vec::new() };
         let shelf = Shelf(Arc::new(Mutex::new(kept)));
         let (stop, stopped) = oneshot::channel();
-        let (tell, told) = std::sync::mpsc::channel();
+        let (tell, told) = std::sync::mpsc::sync_channel(1);
         let services = shelf.clone();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
