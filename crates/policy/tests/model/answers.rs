@@ -226,8 +226,8 @@ async fn pictures_that_cannot_be_shown_are_not_decoded() {
     };
     Worker::told(worker.ask(&show(&[&sound; 3])).await);
     check(&[&sound, &torn], "", "a picture cannot be read").await;
-    // 9 rows each, and a context of 768 tokens: were the first one decoded, the answer would be that it cannot be.
-    check(&[&torn; 100], "context_length_exceeded", "take 774 tokens; all must be below 768").await;
+    // 16 rows each, and a context of 768 tokens: were the first one decoded, the answer would be that it cannot be.
+    check(&[&torn; 100], "context_length_exceeded", "take 768 tokens; all must be below 768").await;
     worker.end().await;
 }
 
