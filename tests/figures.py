@@ -41,24 +41,60 @@ def div(part, whole):
     return part / whole if whole else None
 
 
-def tables(run):
-    """The rows of the files that the manifest lists now, by table."""
-    data = os.path.join(run, "data")
-    listed = {}
-    for name in sorted(os.listdir(os.path.join(data, "manifest"))):
+def listed(run, only=None):
+    """The files that the manifest lists now, with their tables."""
+    folder = os.path.join(run, "data", "manifest")
+    files = {}
+    for name in sorted(os.listdir(folder)):
         if name.endswith(".json"):
-            with open(os.path.join(data, "manifest", name)) as file:
+            with open(os.path.join(folder, name)) as file:
                 commit = json.load(file)
             for path in commit.get("removed", []):
-                del listed[path]
-            listed.update((file["path"], file["table"]) for file in commit["files"])
+                del files[path]
+            files.update((file["path"], file["table"]) for file in commit["files"])
+    return {path: table for path, table in files.items() if only in (None, table)}
+
+
+def tables(run):
+    """The rows of these files, by table."""
     rows = collections.defaultdict(list)
     pictures = ("observation", "evidence")
-    for path, table in listed.items():
-        file = pyarrow.parquet.ParquetFile(os.path.join(data, path))
+    for path, table in listed(run).items():
+        file = pyarrow.parquet.ParquetFile(os.path.join(run, "data", path))
         names = [name for name in file.schema_arrow.names if name not in pictures]
         rows[table] += file.read(columns=names).to_pylist()
     return rows
+
+
+def prefill_gap(run):
+    """What the footers of `steps` say of tokens that were scored again, as if all had been one file."""
+    footers = []
+    for path in listed(run, "steps"):
+        said = pyarrow.parquet.read_metadata(os.path.join(run, "data", path)).metadata or {}
+        if b"furrow.prefill_gap" in said:
+            footers.append(json.loads(said[b"furrow.prefill_gap"]))
+    if not footers:
+        return None
+    tokens = sum(footer["tokens"] for footer in footers)
+    sizes = sorted(abs(gap) for footer in footers for gap in footer["gaps"])
+    wanted = {
+        "tokens": tokens,
+        "mean_abs": sum(footer["mean_abs"] * footer["tokens"] for footer in footers) / tokens,
+        "max": max(footer["max"] for footer in footers),
+    }
+    if len(sizes) == tokens:
+        wanted |= {"p50": sizes[math.ceil(0.5 * tokens) - 1], "p99": sizes[math.ceil(0.99 * tokens) - 1]}
+    return wanted
+
+
+def wilson(successes, trials):
+    """Wilson's 95 % interval: (p + z^2/2n +- z sqrt(p (1 - p) / n + z^2/4n^2)) / (1 + z^2/n)."""
+    if not trials:
+        return None
+    z, p = 1.959963984540054, successes / trials
+    half = z * math.sqrt(p * (1 - p) / trials + z * z / (4 * trials * trials))
+    middle, scale = p + z * z / (2 * trials), 1 + z * z / trials
+    return {"low": max(0.0, (middle - half) / scale), "high": min(1.0, (middle + half) / scale)}
 
 
 def hours(run):
@@ -170,7 +206,10 @@ def hold_overview(said, rows, total):
         same("trajectories_per_slot_hour", throughput["trajectories_per_slot_hour"], total("rollout/scored") / (sum(slots.values()) / HOUR))
 
 
-def hold_learning(said, rows):
+def hold_learning(said, rows, gap):
+    assert (said["prefill_gap"] is None) == (gap is None), f"prefill_gap: {said['prefill_gap']}, the script has {gap}"
+    for name, wanted in (gap or {}).items():
+        same(f"prefill_gap.{name}", said["prefill_gap"][name], wanted)
     evaluated = [row for row in rows["trajectories"] if row["split"] == "eval"]
     hold_counts("learning.evaluated", said["evaluated"], evaluated)
     trajectories, steps, groups = trained(rows["trajectories"]), trained(rows["steps"] + rows["failed_steps"]), trained(rows["groups"])
@@ -183,6 +222,10 @@ def hold_learning(said, rows):
     known = lambda rows, name: [value for row in rows for value in row[name] or [] if value is not None]
     for line in said["by_version"]:
         hold_counts(f"version {line['version']}", line, of["version", line["version"]])
+        interval = wilson(line["successes"], line["judged"])
+        assert (line["success_interval"] is None) == (interval is None), f"version {line['version']}: {line}"
+        for end, wanted in (interval or {}).items():
+            same(f"version {line['version']}.success_interval.{end}", line["success_interval"][end], wanted)
         mine = [row for row in steps if row["policy_version"] == line["version"]]
         for name, column in {"entropy_mean": "entropy", "logprob_mean": "logprobs"}.items():
             values = known(mine, column)
@@ -306,7 +349,7 @@ def hold_report(path, runs):
     for run, figures in zip(runs, told):
         rows = tables(run)
         hold_overview(figures["overview"], rows, hours(run))
-        hold_learning(figures["learning"], rows)
+        hold_learning(figures["learning"], rows, prefill_gap(run))
         trajectories += len(rows["trajectories"])
     assert len(report.cells) >= 10 * len(runs), f"{len(report.cells)} figures are shown"
     for place, value, form, text in report.cells:
@@ -326,7 +369,7 @@ def main():
     rows, total = tables(run), hours(run)
     assert overview["head"]["step_files_left"] == 0, "steps are still being read"
     hold_overview(overview, rows, total)
-    hold_learning(learning, rows)
+    hold_learning(learning, rows, prefill_gap(run))
     hold_job(job, rows, total)
     print(f"{held} figures agree over {len(rows['trajectories'])} trajectories and {len(rows['steps'] + rows['failed_steps'])} steps")
 

@@ -133,11 +133,20 @@ function dress(choice) {
   else document.documentElement.dataset.theme = choice;
   theme.textContent = `Theme: ${choice}`;
 }
-let choice = THEMES.includes(localStorage.getItem("theme")) ? localStorage.getItem("theme") : "system";
+/** What was chosen, where the browser keeps anything. */
+function kept(chosen) {
+  try {
+    if (chosen) localStorage.setItem("theme", chosen);
+    return localStorage.getItem("theme");
+  } catch {
+    return null;
+  }
+}
+let choice = THEMES.includes(kept()) ? kept() : "system";
 dress(choice);
 theme.addEventListener("click", () => {
   choice = THEMES[(THEMES.indexOf(choice) + 1) % THEMES.length];
-  localStorage.setItem("theme", choice);
+  kept(choice);
   dress(choice);
 });
 

@@ -41,18 +41,23 @@ const step = (span) => {
   return [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough) ?? 1;
 };
 
-/** A line over time: points are `{ at, value }`, `at` in seconds since the Unix epoch; gaps where a value is missing. */
-export function line(points, { label, write = number, max, height = 170 }) {
+/**
+ * A line over `axis`: points are `{ at, value }`, `at` in seconds since the Unix epoch or whatever `place` writes; gaps where a value is missing. A
+ * point with `low` and `high` has its 95 % interval drawn. The scale holds 0, and ends at `max` where that is given.
+ */
+export function line(points, { label, write = number, max, height = 170, axis = "time", place, missing = "A line needs two points: not enough has ended yet." }) {
   const known = points.filter((point) => point.value !== null && Number.isFinite(point.value));
-  if (known.length < 2) return el("p", { class: "note" }, "A line needs two points: not enough has ended yet.");
+  if (known.length < 2) return el("p", { class: "note" }, missing);
   const [left, right, top, bottom] = [52, 10, 10, 24];
   const from = points[0].at;
   const span = points[points.length - 1].at - from || 1;
-  const highest = max ?? Math.max(...known.map((point) => point.value));
-  const rise = step(highest || 1);
-  const ceiling = max ?? Math.max(rise, Math.ceil(highest / rise) * rise);
+  const levels = known.flatMap(({ value, low, high }) => [value, low ?? value, high ?? value]);
+  const [least, most] = [Math.min(0, ...levels), max ?? Math.max(0, ...levels)];
+  const rise = max > 0 ? max / 4 : step(most - least || 1);
+  const floor = Math.floor(least / rise) * rise;
+  const ceiling = max ?? Math.max(floor + rise, Math.ceil(most / rise) * rise);
   const x = (at) => left + ((at - from) / span) * (WIDTH - left - right);
-  const y = (value) => top + (1 - value / ceiling) * (height - top - bottom);
+  const y = (value) => top + ((ceiling - value) / (ceiling - floor)) * (height - top - bottom);
   let path = "";
   let pen = "M";
   for (const point of points) {
@@ -64,20 +69,25 @@ export function line(points, { label, write = number, max, height = 170 }) {
     }
   }
   const marks = [];
-  for (let value = 0; value <= ceiling * 1.0001; value += max ? max / 4 : rise) {
+  for (let mark = 0; mark <= Math.round((ceiling - floor) / rise); mark += 1) {
+    const value = floor + mark * rise;
     marks.push(svg("line", { class: "grid", x1: left, x2: WIDTH - right, y1: y(value), y2: y(value) }));
     marks.push(svg("text", { class: "tick end", x: left - 6, y: y(value) + 4 }, write(value)));
   }
   const clock = (at) => new Date(at * 1000).toLocaleTimeString([], span > 172800 ? { month: "short", day: "numeric" } : { hour: "2-digit", minute: "2-digit" });
+  const told = place ?? clock;
   for (const share of [0, 0.5, 1]) {
     const at = from + share * span;
-    marks.push(svg("text", { class: `tick ${["start", "middle", "end"][share * 2]}`, x: x(at), y: height - 6 }, clock(at)));
+    marks.push(svg("text", { class: `tick ${["start", "middle", "end"][share * 2]}`, x: x(at), y: height - 6 }, told(at)));
   }
+  const spread = known.filter(({ low, high }) => Number.isFinite(low) && Number.isFinite(high));
+  const whiskers = spread.map(({ at, low, high }) => `M${x(at).toFixed(1)} ${y(low).toFixed(1)}V${y(high).toFixed(1)}`).join("");
   const values = known.map((point) => point.value);
   const sentence = `${label}: ${known.length} points, from ${write(Math.min(...values))} to ${write(Math.max(...values))}, last ${write(values[values.length - 1])}`;
-  const picture = svg("svg", { class: "chart", viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": sentence }, marks, svg("path", { class: "curve", d: path }));
-  const rows = known.map((point) => [clock(point.at), write(point.value)]);
-  return el("figure", {}, picture, numbers(rows, ["time", label]));
+  const picture = svg("svg", { class: "chart", viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": sentence }, marks, whiskers ? svg("path", { class: "whiskers", d: whiskers }) : null, svg("path", { class: "curve", d: path }));
+  const interval = ({ low, high }) => (Number.isFinite(low) && Number.isFinite(high) ? `${write(low)} to ${write(high)}` : NONE);
+  const rows = known.map((point) => [told(point.at), write(point.value), ...(whiskers ? [interval(point)] : [])]);
+  return el("figure", {}, picture, numbers(rows, [axis, label, ...(whiskers ? ["95\u202f% interval"] : [])]));
 }
 
 /** A histogram: pairs of a value and how often. */

@@ -63,13 +63,16 @@ export function released() {
   return isHeld ? new Promise((go) => letGo.push(go)) : Promise.resolve();
 }
 
-/** The same as `put` for what is drawn again and again: what somebody opened, scrolled or stands at stays so, where it has an id. */
+/**
+ * The same as `put` for what is drawn again and again: what somebody opened or scrolled stays so, where it has an id, and so does what
+ * somebody stands at.
+ */
 export async function redraw(node, ...children) {
   await released();
   const within = (selector) => [...node.querySelectorAll(selector)];
   const folds = within("details[open][id]").map((fold) => fold.id);
   const scrolled = within("[id]").filter((part) => part.scrollTop > 0 || part.scrollLeft > 0).map((part) => [part.id, part.scrollTop, part.scrollLeft]);
-  const at = node.contains(document.activeElement) ? document.activeElement.id : "";
+  const at = node.contains(document.activeElement) ? known(document.activeElement) : null;
   put(node, ...children);
   const found = (id) => (id ? document.getElementById(id) : null);
   for (const id of folds) {
@@ -80,7 +83,13 @@ export async function redraw(node, ...children) {
     fold.dispatchEvent(new Event("toggle"));
   }
   for (const [id, top, left] of scrolled) found(id)?.scrollTo({ top, left, behavior: "instant" });
-  found(at)?.focus({ preventScroll: true });
+  if (at) node.querySelector(at)?.focus({ preventScroll: true });
+}
+
+/** How what somebody stands at is found again: by its id, or by where it leads. */
+function known(part) {
+  if (part.id) return `#${CSS.escape(part.id)}`;
+  return part.hasAttribute("href") ? `[href="${CSS.escape(part.getAttribute("href"))}"]` : null;
 }
 
 /** An id made of words. */

@@ -12,23 +12,22 @@ const CHUNK = 100;
 const CHUNKS_KEPT = 40;
 
 /**
- * `columns`: `{ name, of(row), numeric, width, sort }`; `fetch(offset, limit)` gives `{ matched, rows }`; `id(row)` names a row; `open(row)` is called for the
- * row that was chosen; `sorted(column)` when a heading was. A column that is `wide` is left out where there is no room for it.
+ * `columns`: `{ name, of(row), numeric, width, sort }`; `fetch(offset, limit)` gives `{ matched, rows }`; `id(row)` names a row; `open(row, index)` is called for
+ * the row that was chosen; `sorted(column)` when a heading was; `at` is the row that is chosen at first. A column that is `wide` is left out where there is no room for it.
  */
 export class Grid {
-  constructor({ columns, fetch, id, open, sorted, label }) {
-    Object.assign(this, { all: columns, fetch, id, open, sorted, label });
+  constructor({ columns, fetch, id, open, sorted, label, at = 0 }) {
+    Object.assign(this, { all: columns, fetch, id, open, sorted, label, at });
     this.chunks = new Map();
     /** Rows as they were before the last refresh, shown until the new ones are there. */
     this.before = new Map();
     this.asked = new Set();
     this.matched = 0;
-    this.at = 0;
     this.turn = 0;
     this.head = el("div", { class: "grid-row grid-head", role: "row", "aria-rowindex": "1" });
     this.rows = el("div", { class: "grid-rows", role: "rowgroup" });
     this.spacer = el("div", { class: "grid-spacer" }, this.rows);
-    this.scroller = el("div", { class: "grid-scroll", role: "presentation", on: { scroll: () => this.draw() } }, this.spacer);
+    this.scroller = el("div", { class: "grid-scroll", role: "presentation", tabindex: "-1", on: { scroll: () => this.draw() } }, this.spacer);
     this.node = el(
       "div",
       { class: "grid", role: "grid", tabindex: "0", "aria-label": label, "aria-readonly": "true", on: { keydown: (event) => this.key(event) } },
@@ -86,6 +85,13 @@ export class Grid {
       const place = rows.findIndex((row) => this.id(row) === id);
       if (place >= 0) this.at = chunk * CHUNK + place;
     }
+  }
+
+  /** Whoever comes back stands at the row that was left, in sight. */
+  comeBack(id) {
+    this.hold(id);
+    this.reveal(this.at);
+    this.draw();
   }
 
   get height() {
@@ -165,7 +171,7 @@ export class Grid {
     const choose = () => {
       this.at = index;
       this.draw();
-      if (row) this.open(row);
+      if (row) this.open(row, index);
     };
     return el(
       "div",
@@ -175,20 +181,24 @@ export class Grid {
   }
 
   drawHead() {
+    // Whoever sorts by the keyboard stands at a heading, which is made anew.
+    const at = this.head.contains(document.activeElement) ? document.activeElement.id : "";
     put(
       this.head,
       this.columns.map((column) => {
         const isSorted = column.sort !== undefined && this.sort?.column === column.sort;
         const arrow = isSorted ? (this.sort.descending ? " ↓" : " ↑") : "";
         const order = isSorted ? (this.sort.descending ? "descending" : "ascending") : null;
-        const name = column.sort ? el("button", { type: "button", class: "quiet", on: { click: () => this.sorted(column.sort) } }, column.name, arrow) : column.name;
+        const name = column.sort ? el("button", { type: "button", class: "quiet", id: `sort-${column.sort}`, on: { click: () => this.sorted(column.sort) } }, column.name, arrow) : column.name;
         return el("span", { role: "columnheader", "aria-sort": order, class: column.numeric ? "number" : null }, name);
       }),
     );
+    if (at) document.getElementById(at)?.focus({ preventScroll: true });
   }
 
   key(event) {
-    if (event.target !== this.node) return;
+    // A click leaves the focus at the scroller; a heading's button has keys of its own.
+    if (event.target !== this.node && event.target !== this.scroller) return;
     const moves = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: this.fits, PageUp: -this.fits, Home: -Infinity, End: Infinity };
     if (event.key in moves && this.matched > 0) {
       event.preventDefault();
@@ -197,7 +207,7 @@ export class Grid {
       this.draw();
     } else if (event.key === "Enter" && this.row(this.at)) {
       event.preventDefault();
-      this.open(this.row(this.at));
+      this.open(this.row(this.at), this.at);
     }
   }
 

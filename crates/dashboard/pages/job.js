@@ -28,13 +28,13 @@ const ENDINGS = [
     id: "drain",
     name: "Drain",
     told: "Told. Nothing new begins; what runs is finished and published, then the run ends.",
-    asks: (running) => `Nothing new begins, ${running} running trajectories are finished or handed back, and the run ends. It goes on later with --resume.`,
+    asks: (running) => `Nothing new begins, ${running} running trajectories are finished or handed back, and the run ends. It goes on later with `,
   },
   {
     id: "stop",
     name: "Stop",
     told: "Told. What ran is taken back; what was scored is published, then the run ends.",
-    asks: (running) => `Nothing new begins, ${running} running trajectories are taken back now and their work is lost, and the run ends. It goes on later with --resume, which tries them again.`,
+    asks: (running) => `Nothing new begins, ${running} running trajectories are taken back now and their work is lost, and the run ends. Later they are tried again with `,
   },
 ];
 
@@ -54,7 +54,7 @@ function confirm(dialog, job, ending) {
       yes.disabled = false;
     }
   });
-  put(dialog, el("h2", { id: "ask-title" }, `${ending.name} ${job.head.name}?`), el("p", {}, ending.asks(count(job.live?.running ?? 0))), said, el("div", { class: "between" }, close, yes));
+  put(dialog, el("h2", { id: "ask-title" }, `${ending.name} ${job.head.name}?`), el("p", {}, ending.asks(count(job.live?.running ?? 0)), el("code", {}, "--resume"), "."), said, el("div", { class: "between" }, close, yes));
   dialog.showModal();
   close.focus();
 }

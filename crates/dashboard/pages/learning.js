@@ -1,7 +1,7 @@
 // Learning: whether the policy gets better, and what a trainer gets to see of it.
 
 import { ask, inTurn } from "./ask.js";
-import { bars, histogram } from "./charts.js";
+import { bars, histogram, line } from "./charts.js";
 import { card, el, redraw, table } from "./dom.js";
 import { NONE, count, number, percent } from "./format.js";
 
@@ -51,7 +51,9 @@ function page(figures) {
       tile("Response length", number(figures.response_tokens_per_step), "tokens a step"),
       tile("Entropy", number(figures.entropy_mean), "nats a sampled token"),
     ),
+    el("div", { class: "columns" }, DRIFT.map(([title, told]) => card(title, {}, overVersions(figures, told)))),
     card("By policy version", {}, byVersion(figures)),
+    card("Recorded log-probs beside those of the prefill path", {}, gap(figures.prefill_gap)),
     card("By suite", {}, table([{ name: "suite", of: (row) => row.suite }, ...COUNTS], figures.by_suite, "By suite")),
     card("By task", {}, byTask(figures)),
     el("div", { class: "columns" }, card("Versions behind when a trajectory ended", {}, histogram(figures.staleness, { label: "versions behind" })), card("Steps of scored trajectories", {}, histogram(figures.lengths, { label: "steps" }))),
@@ -73,7 +75,29 @@ function tile(name, value, note) {
   return el("div", { class: "tile" }, el("p", { class: "name" }, name), el("p", { class: "value" }, value), el("p", { class: "note" }, note));
 }
 
-/** Drift shows here: entropy, log-prob and length of what was sampled, version after version. */
+/** What changes from one version to the next is drift. The same plots, in the same words, are in a report. */
+const DRIFT = [
+  ["Success rate by policy version", { of: (row) => ({ value: row.success_rate, ...row.success_interval }), write: percent, max: 1 }],
+  ["Tokens a response by policy version", { of: (row) => ({ value: row.response_tokens_per_step }) }],
+  ["Entropy by policy version, nats a sampled token", { of: (row) => ({ value: row.entropy_mean }) }],
+  ["Log-prob of a sampled token by policy version", { of: (row) => ({ value: row.logprob_mean }), max: 0 }],
+].map(([title, told]) => [title, { label: title, ...told }]);
+
+function overVersions({ by_version }, { of, ...told }) {
+  const points = by_version.filter((row) => row.version !== null).map((row) => ({ at: row.version, ...of(row) })).reverse();
+  const place = (at) => (Number.isInteger(at) ? `version ${at}` : "");
+  return line(points, { ...told, axis: "version", place, missing: "Fewer than two policy versions have it." });
+}
+
+/** How far what was recorded lies from what a trainer computes: the error of every importance ratio. */
+function gap(found) {
+  if (!found) return el("p", { class: "note" }, "No token was scored again: the policy has none, or `policy.audit.share` is 0.");
+  const nats = (value) => `${number(value)} nats`;
+  const facts = [["tokens scored again", count(found.tokens)], ["mean gap", nats(found.mean_abs)], ["half are within", nats(found.p50)], ["99 in 100 within", nats(found.p99)], ["largest", nats(found.max)]];
+  return el("dl", { class: "inline" }, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
+}
+
+/** The same as numbers, newest first. */
 function byVersion(figures) {
   const columns = [
     { name: "version", of: (row) => row.version ?? NONE },

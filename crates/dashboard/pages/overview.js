@@ -130,7 +130,7 @@ function tokenTable(tokens) {
   ];
   return [
     table([{ name: "", of: (row) => row[0] }, { name: "tokens", of: (row) => count(row[1]), numeric: true }, { name: "per second", of: (row) => number(row[2]), numeric: true }], rows, "Tokens"),
-    el("p", { class: "note" }, tokens.reused_share === null ? "This policy has no tokens." : `${percent(tokens.reused_share)} of what the model saw was still in its state and was not read again.`),
+    el("p", { class: "note" }, tokens.reused_share === null ? (tokens.generated > 0 ? "How they were read is not known." : "This policy has no tokens.") : `${percent(tokens.reused_share)} of what the model saw was still in its state and was not read again.`),
   ];
 }
 

@@ -29,6 +29,8 @@ export async function show(stage, { tell }) {
     for (const [id, tile] of tiles) {
       if (running.has(id)) continue;
       seen.unobserve(tile.node);
+      // Whoever stands at a tile that goes stands at its neighbour, not at the top of the page.
+      if (tile.node === document.activeElement) (tile.node.nextElementSibling ?? tile.node.previousElementSibling)?.focus({ preventScroll: true });
       tile.node.remove();
       tiles.delete(id);
     }

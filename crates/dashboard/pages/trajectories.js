@@ -29,6 +29,8 @@ export async function show(stage, { tell, go, isHere }) {
   let total = 0;
   let waiting = null;
   let isOpen = true;
+  // The row that was opened from here, where somebody comes back.
+  const left = history.state;
   const sort = () => ({ column: params.get("sort") ?? "ended_at", descending: params.get("order") !== "asc" });
   const matched = el("p", { class: "note", role: "status" });
   const wrong = el("p", { class: "notice hidden-empty", role: "alert" });
@@ -45,7 +47,11 @@ export async function show(stage, { tell, go, isHere }) {
       return answer;
     },
     id: (row) => row.trajectory_id,
-    open: (row) => go(`/trajectory/${encodeURIComponent(row.trajectory_id)}`),
+    open: (row, index) => {
+      history.replaceState({ id: row.trajectory_id, index }, "");
+      go(`/trajectory/${encodeURIComponent(row.trajectory_id)}`);
+    },
+    at: left?.index,
     sorted: (column) => {
       const { column: before, descending } = sort();
       params.set("sort", column);
@@ -57,7 +63,7 @@ export async function show(stage, { tell, go, isHere }) {
   async function refresh(fromTop) {
     // The address is another page's by now.
     if (!isOpen || !isHere()) return;
-    history.replaceState(null, "", params.size > 0 ? `/trajectories?${params}` : "/trajectories");
+    history.replaceState(fromTop ? null : history.state, "", params.size > 0 ? `/trajectories?${params}` : "/trajectories");
     try {
       await grid.refresh(sort(), fromTop);
       if (!isOpen || !isHere()) return;
@@ -133,6 +139,7 @@ export async function show(stage, { tell, go, isHere }) {
   const hint = el("p", { class: "note" }, el("kbd", {}, "/"), " finds, ", el("kbd", {}, "↑"), " ", el("kbd", {}, "↓"), " go through the rows, ", el("kbd", {}, "Enter"), " opens one.");
   put(stage, el("h1", {}, "Trajectories"), filters, wrong, el("div", { class: "between" }, matched, hint), grid.node);
   await refresh(false);
+  if (left && isHere()) grid.comeBack(left.id);
   if (isHere()) grid.node.focus({ preventScroll: true });
   const update = inTurn(async () => {
     await refresh(false);

@@ -15,7 +15,8 @@ export async function show(stage, { tell, go }) {
   tell(head);
   const dialog = el("dialog", { class: "raw", "aria-label": "Raw row" });
   const raw = async (step) => {
-    const row = await ask(step === null ? `${base}/row` : `${base}/row?step=${step}`);
+    const row = await ask(step === null ? `${base}/row` : `${base}/row?step=${step}`).catch((error) => ({ error: error.message }));
+    if (!dialog.isConnected || dialog.open) return;
     const close = el("button", { type: "button", on: { click: () => dialog.close() } }, "Close");
     put(dialog, el("div", { class: "between" }, el("h2", {}, step === null ? "Row of trajectories" : `Row of step ${step}`), close), el("pre", { tabindex: "0" }, JSON.stringify(row, null, 2)));
     dialog.showModal();
@@ -94,7 +95,7 @@ function summary(row) {
       ["ended", moment(row.ended_at)],
       ["worker", row.environment?.worker],
       ["browser", row.environment?.browser],
-      ...hashes.map(([name, hash]) => [name, el("code", { title: hash }, hash.slice(0, 16))]),
+      ...hashes.map(([name, hash]) => [`hash of ${words(name)}`, el("code", { title: hash }, hash.slice(0, 16))]),
     ]),
   );
 }

@@ -127,8 +127,15 @@ pub(crate) fn ratio(part: f64, whole: f64) -> Option<f64> {
 /// A rate with its 95 % interval, by Wilson's score: as if each attempt were at a task of its own.
 pub(crate) fn rate_with_interval(successes: u64, judged: u64) -> Option<Value> {
     let value = share(successes, judged)?;
+    let mut rate = interval(successes, judged)?;
+    rate["value"] = value.into();
+    Some(rate)
+}
+
+/// Wilson's 95 % interval of a rate.
+fn interval(successes: u64, judged: u64) -> Option<Value> {
     let (low, high) = furrow_records::wilson(successes as f64, judged as f64)?;
-    Some(json!({ "value": value, "low": low, "high": high }))
+    Some(json!({ "low": low, "high": high }))
 }
 
 fn share(part: u64, whole: u64) -> Option<f64> {
@@ -285,6 +292,7 @@ pub(crate) fn learning(tally: &Tally) -> Value {
             let (groups, flat) = tally.groups_by_version.get(version).copied().unwrap_or_default();
             let mut line = counts(sums);
             line["version"] = if *version >= 0 { json!(version) } else { Value::Null };
+            line["success_interval"] = interval(sums.successes, sums.judged).into();
             line["entropy_mean"] = ratio(steps.entropy_sum, steps.entropy_count as f64).into();
             line["logprob_mean"] = ratio(steps.logprob_sum, steps.logprob_count as f64).into();
             line["groups"] = groups.into();
@@ -324,6 +332,7 @@ pub(crate) fn learning(tally: &Tally) -> Value {
         "response_tokens_per_step": share(steps.generated_tokens, steps.steps),
         "entropy_mean": ratio(steps.entropy_sum, steps.entropy_count as f64),
         "logprob_mean": ratio(steps.logprob_sum, steps.logprob_count as f64),
+        "prefill_gap": tally.prefill_gap.gap(),
         "staleness": pairs(&tally.staleness),
         "lengths": pairs(&tally.lengths),
     })

@@ -32,6 +32,8 @@ pub(crate) struct Routes {
     pub state: Arc<State>,
     /// Answers that read files or sort, at once: each may hold tens of MB.
     pub busy: Arc<Semaphore>,
+    /// A form comes within this time, as a head does.
+    pub form_timeout: Duration,
     pub stop: CancellationToken,
 }
 
@@ -39,8 +41,6 @@ pub(crate) struct Routes {
 pub(crate) const BUSY_MAX: usize = 4;
 /// A form with a token.
 const FORM_BYTES_MAX: usize = 2048;
-/// It comes within this time, as a head does.
-const FORM_TIMEOUT: Duration = Duration::from_secs(15);
 /// A line that says nothing, so that a silent run's connection is not taken for a dead one.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
@@ -203,7 +203,7 @@ impl Routes {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let form = Limited::new(request.into_body(), FORM_BYTES_MAX).collect();
-        let body = match tokio::time::timeout(FORM_TIMEOUT, form).await {
+        let body = match tokio::time::timeout(self.form_timeout, form).await {
             Ok(Ok(body)) => body,
             Ok(Err(_)) => return refusal(StatusCode::PAYLOAD_TOO_LARGE, "a form with a token is shorter"),
             Err(_) => return refusal(StatusCode::REQUEST_TIMEOUT, "a form with a token comes at once"),

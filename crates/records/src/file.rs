@@ -195,7 +195,7 @@ impl Drop for TempPath {
     }
 }
 
-fn origin(plan: &ShardPlan, table: Table) -> Vec<KeyValue> {
+pub(crate) fn origin(plan: &ShardPlan, table: Table) -> Vec<KeyValue> {
     let pairs = [
         (key::SCHEMA_VERSION, SCHEMA_VERSION.to_string()),
         (key::SCHEMA_SHA256, table.schema_sha256()),

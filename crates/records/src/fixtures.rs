@@ -1,5 +1,7 @@
 //! Plausible nouns for tests, here and in other crates: trajectories whose tokens, hashes and pictures agree with each other.
 
+mod block;
+
 use std::collections::BTreeMap;
 use std::io::Cursor;
 use std::path::Path;
@@ -15,6 +17,8 @@ use furrow_rollout::{
 };
 use image::{ExtendedColorType, ImageEncoder, codecs::png::PngEncoder};
 use sha2::{Digest, Sha256};
+
+pub use block::Block;
 
 use crate::{ShardPlan, pixels};
 

@@ -78,6 +78,24 @@ impl Gaps {
     }
 }
 
+/// Gaps of files that are read one after another, as if all had been one file. Tokens, mean and maximum are exact; percentiles are of the
+/// gaps that were kept.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct GapSum(Option<Footer>);
+
+impl GapSum {
+    /// Another file says this in its footer; what cannot be read says nothing.
+    pub(crate) fn add_footer(&mut self, value: &str) {
+        let parts = self.0.take().into_iter().chain(serde_json::from_str::<Footer>(value));
+        self.0 = Footer::merged(parts.collect());
+    }
+
+    /// Of all of them; `None` where nothing was scored again.
+    pub fn gap(&self) -> Option<Gap> {
+        self.0.as_ref().map(|footer| footer.gap)
+    }
+}
+
 impl Footer {
     fn of(gaps: &[f64]) -> Option<Self> {
         let mut kept = gaps.to_vec();
@@ -204,6 +222,12 @@ mod tests {
         assert!((got.mean_abs - want.mean_abs).abs() < 1e-9, "{got:?}");
         assert_eq!(Gap { mean_abs: want.mean_abs, ..got }, want);
         assert_eq!(kept(&value), all);
+        let mut sum = GapSum::default();
+        assert_eq!(sum.gap(), None);
+        [&*parts[2], "torn", &parts[0], &parts[1]].into_iter().for_each(|part| sum.add_footer(part));
+        let summed = sum.gap().unwrap();
+        assert!((summed.mean_abs - want.mean_abs).abs() < 1e-9, "{summed:?}");
+        assert_eq!(Gap { mean_abs: want.mean_abs, ..summed }, want);
         assert_eq!(gap(&merged(&[&parts[1]])), gap(&parts[1]), "one part stays what it is");
     }
 

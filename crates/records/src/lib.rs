@@ -35,7 +35,7 @@ pub use evaluate::{
 };
 pub use file::{ShardPlan, WrittenFile};
 pub use find::Found;
-pub use gap::Gap;
+pub use gap::{Gap, GapSum};
 pub use inspect::{EndLine, RewardLine, ShardGap, Summary, TableFigures, TimeLine, inspect};
 pub use kept::{KeptLine, KeptReport, kept};
 pub use manifest::{Commit, Committed, Draft, Manifest, Op, Snapshot, Txn};

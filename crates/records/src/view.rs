@@ -22,7 +22,7 @@ use furrow_rollout::Split;
 
 use crate::cell::{Cell, Micros, columns};
 use crate::manifest::Commit;
-use crate::schema::TrajectoryTiming;
+use crate::schema::{TrajectoryTiming, key};
 use crate::{DataSet, Manifest, Op, RecordsError, Snapshot, Table, WrittenFile};
 
 columns! {
@@ -373,7 +373,11 @@ impl Adder<'_> {
         each: &impl Fn(&mut Shown, R, &mut FileSpan) -> Result<(), String>,
     ) -> Result<(), RecordsError> {
         let path = self.view.data_dir.join(&file.path);
-        for batch in self.view.table_file(file)?.rows::<R>()? {
+        let opened = self.view.table_file(file)?;
+        if let Some(value) = opened.origin(key::PREFILL_GAP).filter(|_| file.table == Table::Steps) {
+            self.change(|shown| shown.tally.prefill_gap.add_footer(value));
+        }
+        for batch in opened.rows::<R>()? {
             let rows = batch?;
             if (self.stop)() {
                 return Ok(());

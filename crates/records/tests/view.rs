@@ -3,10 +3,10 @@
 mod common;
 
 use common::{publish, publish_group, write};
-use furrow_records::fixtures::{self, Plot};
+use furrow_records::fixtures::{self, Block, Plot};
 use furrow_records::view::{Query, Shot, Sort, View};
-use furrow_records::{Draft, Op, Table};
-use furrow_rollout::{ContextPolicy, End, Id, Trajectory};
+use furrow_records::{Draft, Op, Table, verify};
+use furrow_rollout::{ContextPolicy, End, Id, Size, Trajectory};
 use serde_json::json;
 
 fn never() -> bool {
@@ -192,29 +192,65 @@ fn a_damaged_file_is_told_and_hides_no_other() {
     assert!(shown.problems[0].contains("the manifest says"), "{:?}", shown.problems);
 }
 
+/// 250 groups of 4, of all kinds of ends and lengths, encoded once.
+fn block(steps: bool) -> Block {
+    let ends = [End::Answered, End::MaxSteps, End::BrowserDead, End::Unparsable];
+    let plot = |mix: u32| Plot {
+        steps: 1 + mix % 3,
+        end: ends[mix as usize % 4],
+        reward: (mix % 8) as f32 / 8.0,
+        size: Size::new(4, 4),
+        ..Plot::default()
+    };
+    let plots: Vec<_> = (0..24).map(|mix| plot(mix).trajectory()).collect();
+    let attempt = |group: u64, sample: u32| {
+        let (mut record, made) = plots[(group as usize * 4 + sample as usize) % plots.len()].clone();
+        let run = record.ancestry.run_id.clone();
+        record.ancestry.sample_index = sample;
+        record.ancestry.group_id = Id::nth(&run, group);
+        record.ancestry.trajectory_id = Id::attempt(&record.ancestry.group_id, sample, 0);
+        record.task.task_id = format!("task-{}", group % 200);
+        record.task.seed = group;
+        record.ended_at_micros += (group * 4 + u64::from(sample)) as i64;
+        (record, if steps { made } else { Vec::new() })
+    };
+    let made: Vec<_> = (0..250)
+        .flat_map(|group| (0..4).map(move |sample| (group, sample)))
+        .map(|(group, sample)| attempt(group, sample))
+        .collect();
+    let records: Vec<_> = made.iter().map(|(record, _)| record.clone()).collect();
+    Block::new(&made, &records.chunks(4).map(fixtures::group).collect::<Vec<_>>())
+}
+
+#[test]
+fn a_block_that_is_repeated_is_a_data_set_like_any_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let block = block(true);
+    block.publish(dir.path(), "s0", 0..2);
+    block.publish(dir.path(), "s1", 2..3);
+    let report = verify(dir.path()).unwrap();
+    assert!(report.breaches.is_empty(), "{:?}", report.breaches);
+    let view = View::open(dir.path()).unwrap();
+    view.catch_up(&never).unwrap();
+    let shown = view.shown();
+    assert_eq!((shown.index.len(), shown.tally.groups, shown.problems.len()), (3000, 750, 0));
+    let newest = Query { descending: true, ..Query::default() };
+    let last = shown.index.select(&newest)[0];
+    assert_eq!(shown.index.line(last).unwrap().trajectory_id, "test-g000749-s3-a0");
+    drop(shown);
+    let look = view.look("test-g000749-s3-a0").unwrap().unwrap();
+    assert_eq!(look.steps.len(), look.trajectory["num_steps"].as_u64().unwrap() as usize);
+}
+
 /// Prints what an index of many rows takes; `cargo test --release -p furrow-records --test view -- --ignored --nocapture`.
 #[test]
-#[ignore = "writes a million rows: minutes"]
+#[ignore = "reads a million rows, and two million of steps"]
 fn a_million_trajectories() {
     let rows: u64 = std::env::var("FURROW_ROWS").ok().and_then(|rows| rows.parse().ok()).unwrap_or(1_000_000);
     let dir = tempfile::tempdir().unwrap();
-    let made: Vec<_> = (0..8)
-        .map(|sample| Plot { sample, steps: 1, reward: sample as f32 / 8.0, ..Plot::default() }.trajectory())
-        .collect();
+    let block = block(true);
     for shard in 0..rows.div_ceil(100_000) {
-        let mut writer =
-            furrow_records::ShardWriter::create(fixtures::plan(dir.path(), &format!("s{shard}")));
-        for group in shard * 12_500..(shard + 1) * 12_500 {
-            for (record, steps) in &made {
-                let mut record = record.clone();
-                let sample = record.ancestry.sample_index;
-                record.ancestry.group_id = Id::nth(&record.ancestry.run_id, group);
-                record.ancestry.trajectory_id = Id::attempt(&record.ancestry.group_id, sample, 0);
-                record.task.task_id = format!("task-{}", group % 800);
-                writer.add_trajectory(&record, steps).unwrap();
-            }
-        }
-        publish(dir.path(), &format!("s{shard}"), writer.finish(|_, _| {}).unwrap());
+        block.publish(dir.path(), &format!("s{shard}"), 100 * shard..100 * (shard + 1));
     }
     let view = View::open(dir.path()).unwrap();
     let began = std::time::Instant::now();
@@ -232,6 +268,7 @@ fn a_million_trajectories() {
     println!("text: {} rows in {:.1?}", found.len(), began.elapsed());
     drop(shown);
     let began = std::time::Instant::now();
-    assert_eq!(view.look("test-g099999-s7-a0").unwrap().unwrap().steps.len(), 1);
+    let last = format!("test-g{:06}-s3-a0", rows.div_ceil(100_000) * 25_000 - 1);
+    assert!(!view.look(&last).unwrap().unwrap().steps.is_empty());
     println!("one trajectory in {:.1?}", began.elapsed());
 }

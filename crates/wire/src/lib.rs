@@ -9,6 +9,7 @@ mod error;
 mod limits;
 mod link;
 mod observation;
+mod patient;
 mod reply;
 mod session;
 mod step;
@@ -26,6 +27,7 @@ pub use limits::{
 };
 pub use link::{Connect, Tcp, Timeouts, accept, endpoint, server, with_health_and_reflection, within};
 pub use observation::{observation_from, observation_into, screenshot_from, screenshot_into};
+pub use patient::Patient;
 pub use reply::{outcome_from, outcome_into, reply_from, reply_into};
 pub use session::{Opening, PastStep, past_from, past_into};
 pub use step::{

@@ -20,6 +20,8 @@ pub(crate) struct Line {
     pub name: String,
     /// In the order of `x`.
     pub points: Vec<(f64, Option<f64>)>,
+    /// `x`, and between which values of `y` it may lie.
+    pub intervals: Vec<(f64, f64, f64)>,
 }
 
 /// How a line chart is scaled and written.
@@ -66,7 +68,8 @@ pub(crate) fn lines(label: &str, lines: &[Line], scales: &Scales) -> Option<Draw
     let xs = || lines.iter().flat_map(|line| line.points.iter().map(|(x, _)| *x));
     let (from, to) = (xs().fold(f64::INFINITY, f64::min), xs().fold(f64::NEG_INFINITY, f64::max));
     let ys = lines.iter().flat_map(|line| line.points.iter().filter_map(|(_, y)| *y));
-    let all: Vec<f64> = ys.chain(scales.levels.iter().map(|(_, level)| *level)).collect();
+    let ends = lines.iter().flat_map(|line| line.intervals.iter().flat_map(|(_, low, high)| [*low, *high]));
+    let all: Vec<f64> = ys.chain(ends).chain(scales.levels.iter().map(|(_, level)| *level)).collect();
     let (least, most) = (all.iter().copied().fold(0.0, f64::min), all.iter().copied().fold(0.0, f64::max));
     let rise = step(scales.top.unwrap_or(most) - least);
     let floor = (least / rise).floor() * rise;
@@ -99,6 +102,13 @@ pub(crate) fn lines(label: &str, lines: &[Line], scales: &Scales) -> Option<Draw
         picture = picture.with(line).with(text("tick end level", WIDE - RIGHT, level(*at) - 4.0, name));
     }
     for (index, line) in lines.iter().enumerate() {
+        let whisker = |(x, low, high): &(f64, f64, f64)| {
+            format!("M{} {}V{}", short(place(*x)), short(level(*low)), short(level(*high)))
+        };
+        if !line.intervals.is_empty() {
+            let whiskers = element("path").set("class", format!("whiskers run-{index}"));
+            picture = picture.with(whiskers.set("d", line.intervals.iter().map(whisker).collect::<String>()));
+        }
         let path =
             element("path").set("class", format!("curve run-{index}")).set("d", path(line, place, level));
         picture = picture.with(path);
@@ -376,7 +386,7 @@ mod tests {
     use crate::format::number;
 
     fn line(points: &[(f64, Option<f64>)]) -> Line {
-        Line { name: "a".into(), points: points.to_vec() }
+        Line { name: "a".into(), points: points.to_vec(), intervals: Vec::new() }
     }
 
     fn scales(top: Option<f64>) -> Scales {
@@ -399,6 +409,10 @@ mod tests {
             lines("rate", &[line(&[(0.0, Some(1.0)), (1.0, None)])], &scales(None)).is_none(),
             "one point is no line"
         );
+        let mut sure = line(&[(0.0, Some(0.5)), (1.0, Some(0.5))]);
+        sure.intervals = vec![(1.0, 0.25, 1.0)];
+        let text = lines("rate", &[sure], &scales(Some(1.0))).unwrap().picture.written();
+        assert!(text.contains("class=\"whiskers run-0\" d=\"M748 135.5V8\""), "{text}");
         // Values below 0, as log-probs are, hang from the top.
         let text = lines("rate", &[line(&[(0.0, Some(-1.0)), (1.0, Some(-0.5))])], &scales(Some(0.0)))
             .unwrap()

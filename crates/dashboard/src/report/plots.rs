@@ -167,7 +167,8 @@ fn over_time(run: &RunFigures, place: &str, figure: &str) -> Line {
     let points = run.overview.pointer(place).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let began = points.first().and_then(|point| point["at"].as_f64()).unwrap_or_default();
     let point = |point: &Value| Some((point["at"].as_f64()? - began, point[figure].as_f64()));
-    Line { name: run.name.clone(), points: points.iter().filter_map(point).collect() }
+    let points = points.iter().filter_map(point).collect();
+    Line { name: run.name.clone(), points, intervals: Vec::new() }
 }
 
 fn device_time(runs: &[RunFigures]) -> Plot {
@@ -347,11 +348,31 @@ fn drift(
         let points = listed.filter_map(|line| Some((line["version"].as_f64()?, line[figure].as_f64())));
         let mut points: Vec<_> = points.collect();
         points.reverse(); // the newest comes first there
-        Line { name: run.name.clone(), points }
+        let intervals = match figure {
+            "success_rate" => intervals(run),
+            _ => Vec::new(),
+        };
+        Line { name: run.name.clone(), points, intervals }
     };
     let scales = Scales { x: version, y: write, top, levels: Vec::new() };
     let lines: Vec<Line> = runs.iter().map(line).collect();
-    plot(name, title, charts::lines(title, &lines, &scales), "", "Fewer than two policy versions have it.")
+    let note = match figure {
+        "success_rate" => {
+            "With Wilson's 95 % intervals, as if each attempt were at a task of its own; evaluations left out."
+        }
+        _ => "",
+    };
+    plot(name, title, charts::lines(title, &lines, &scales), note, "Fewer than two policy versions have it.")
+}
+
+/// Of the success rate by version, each version's interval.
+fn intervals(run: &RunFigures) -> Vec<(f64, f64, f64)> {
+    let listed = run.learning["by_version"].as_array().into_iter().flatten();
+    let interval = |line: &Value| {
+        let of = |end: &str| line["success_interval"][end].as_f64();
+        Some((line["version"].as_f64()?, of("low")?, of("high")?))
+    };
+    listed.filter_map(interval).collect()
 }
 
 /// A version of an axis; between two of them stands nothing.

@@ -13,7 +13,7 @@ use furrow_dashboard::{Dashboard, DashboardFile, Device, Planned, Subject};
 use furrow_records::fixtures::{self, Plot};
 use furrow_records::{Draft, Manifest, ShardWriter};
 use furrow_rollout::{
-    End, GroupRecord, PolicyKind, PolicyVersion, Size, Split, StepRecord, TrajectoryRecord,
+    End, GroupRecord, PolicyKind, PolicyVersion, ScoredAgain, Size, Split, StepRecord, TrajectoryRecord,
 };
 use futures::StreamExt as _;
 use futures::executor::block_on;
@@ -277,6 +277,11 @@ pub fn attempt(group: u64, sample: u32) -> (TrajectoryRecord, Vec<StepRecord>) {
         record.staleness = Some(sample as i32 % 3);
         for step in &mut steps {
             step.trace.policy_version = Some(PolicyVersion(version));
+            // Of some steps, tokens whose log-prob of -0.75 was found to be a little less.
+            if (group + u64::from(step.step)).is_multiple_of(4) {
+                let again = |token| ScoredAgain { token, logprob: -0.75 - 0.001 * (1 + group % 7) as f32 };
+                step.trace.scored_again = vec![again(1), again(3)];
+            }
             step.trace.tokens.iter_mut().for_each(|tokens| tokens.policy_versions.fill(version));
         }
     }

@@ -12,6 +12,7 @@ use tonic::{Request, Response, Status};
 
 use crate::ground::{Chrome, Ground, HOSTILE, keep_picture, poison, script, wait_for};
 use crate::http::{ask, get};
+use crate::keys::{press, stands_at, tab_to};
 use crate::pages::{click, nothing_is_wrong, open};
 
 /// Knows 300 trajectories; each look finds them a step further.
@@ -186,6 +187,8 @@ async fn three_hundred_sessions_are_watched_and_the_job_is_drained() {
         .await;
     wait_for(&page, "document.querySelectorAll('.session')[1].querySelector('img')?.naturalWidth === 160")
         .await;
+    // The keyboard comes to the tiles, too.
+    tab_to(&page, "Tab", ".session").await;
     // Only tiles in sight have asked for their picture: 20 are on the screen, and as many below it.
     let pictures: i64 = script(&page, "document.querySelectorAll('.session img[src]').length").await;
     assert!((1..80).contains(&pictures), "{pictures} pictures were asked for");
@@ -250,6 +253,17 @@ async fn three_hundred_sessions_are_watched_and_the_job_is_drained() {
     );
     // The rate of what was judged so far, with how far it may be off.
     wait_for(&page, "document.querySelector('.running').textContent.replaceAll('\\u202f', ' ').includes('success rate75.0 % [70.5 %, 79.0 %] of 400')").await;
+    // By the keyboard: asked for, refused, and the focus is back at the button.
+    for button in ["#drain", "#stop"] {
+        tab_to(&page, "Tab", button).await;
+        press(&page, &["Enter"]).await;
+        wait_for(&page, "document.querySelector('dialog[open]')").await;
+        assert_eq!(script::<String>(&page, "document.activeElement.textContent").await, "Go on running");
+        tab_to(&page, "Tab", &format!("{button}-yes")).await;
+        press(&page, &["Escape"]).await;
+        wait_for(&page, "!document.querySelector('dialog[open]')").await;
+        stands_at(&page, button).await;
+    }
     // Asked for twice, and the first answer is no.
     for button in ["#drain", "#stop"] {
         click(&page, button).await;

@@ -2,18 +2,12 @@
 
 use chromiumoxide::Page;
 use chromiumoxide::cdp::browser_protocol::emulation::MediaFeature;
+use chromiumoxide::cdp::browser_protocol::network::CookieParam;
 
 use crate::ground::{Chrome, Ground, attempt, keep_picture, publish, script, wait_for};
+use crate::keys::{press, write};
 
 const POISONED: &str = "/trajectory/test-g000000-s1-a0";
-
-/// Presses keys one after another, as a keyboard does.
-async fn press(page: &Page, keys: &[&str]) {
-    for key in keys {
-        let body = page.find_element("body").await.unwrap();
-        body.press_key(*key).await.unwrap();
-    }
-}
 
 pub async fn click(page: &Page, selector: &str) {
     page.find_element(selector).await.unwrap().click().await.unwrap();
@@ -97,6 +91,7 @@ async fn every_page_shows_its_figures_in_light_and_in_dark() {
         page.execute(width).await.unwrap();
         let overflow: i64 = script(&page, "document.documentElement.scrollWidth - innerWidth").await;
         assert!(overflow <= 0, "{path}: {overflow} pixels too wide at 1024");
+        keep_picture(&page, &format!("{name}-1024")).await;
         assert!(
             script::<bool>(&page, CONTRAST).await,
             "{path}: {}",
@@ -327,17 +322,44 @@ async fn the_token_lets_a_browser_in_and_leaves_its_address() {
     let (ground, chrome) =
         (Ground::serve(tempfile::tempdir().unwrap(), Some(token)).await, Chrome::start().await);
     let page = chrome.open(&ground.url("/learning")).await;
-    wait_for(&page, "document.querySelector('form')").await;
+    // The page focuses its field by itself, once it is drawn: letters that come before that go nowhere.
+    let ready = "document.readyState === 'complete' && document.activeElement.id === 'token'";
+    wait_for(&page, ready).await;
     keep_picture(&page, "sign-in").await;
-    let field = page.find_element("#token").await.unwrap();
-    field.type_str("a-token-of-twenty-six-letterz").await.unwrap().press_key("Enter").await.unwrap();
-    wait_for(&page, "location.pathname === '/token' && document.querySelector('form')").await;
-    let field = page.find_element("#token").await.unwrap();
-    field.type_str(token).await.unwrap().press_key("Enter").await.unwrap();
+    write(&page, "a-token-of-twenty-six-letterz").await;
+    press(&page, &["Enter"]).await;
+    wait_for(
+        &page,
+        &format!(
+            "location.pathname === '/token' && {ready} && document.querySelector('#token').value === ''"
+        ),
+    )
+    .await;
+    write(&page, token).await;
+    press(&page, &["Enter"]).await;
     wait_for(&page, "document.querySelector('main h1')?.textContent === 'Overview'").await;
     // Nothing is published: the page says so and is no error.
     wait_for(&page, "document.querySelector('main').textContent.includes('No trajectory is published yet')")
         .await;
+
+    // The cookie is no token, no script reads it, and no other site has it sent.
+    let cookies = page.get_cookies().await.unwrap();
+    let [cookie] = &cookies[..] else { panic!("{cookies:?}") };
+    assert!(cookie.name.starts_with("furrow_dashboard_") && cookie.value != token, "{cookie:?}");
+    assert!(cookie.http_only && cookie.session && cookie.path == "/", "{cookie:?}");
+    assert_eq!(cookie.same_site.as_ref().map(AsRef::as_ref), Some("Strict"));
+    assert_eq!(script::<String>(&page, "document.cookie").await, "");
+    // One that opens no door any more, as after a restart with another token: whoever has the page open is asked again.
+    let value = format!("{:0>64}", 1);
+    let name = cookie.name.clone();
+    page.set_cookie(CookieParam::builder().name(name).value(value).url(ground.url("/")).build().unwrap())
+        .await
+        .unwrap();
+    press(&page, &["5"]).await;
+    wait_for(&page, &format!("location.pathname === '/job' && {ready}")).await;
+    write(&page, token).await;
+    press(&page, &["Enter"]).await;
+    wait_for(&page, "document.querySelector('main h1')?.textContent === 'Overview'").await;
 
     let other = Chrome::start().await;
     let page = other.open(&ground.url(&format!("/job?token={token}"))).await;

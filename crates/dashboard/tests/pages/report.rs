@@ -84,6 +84,9 @@ async fn a_report_says_what_the_script_says_and_asks_for_nothing() {
         assert_eq!(paper == "rgb(19, 23, 21)", dark, "{paper}");
         assert!(script::<bool>(&page, CONTRAST).await, "{}", script::<String>(&page, "window.faint").await);
         keep_picture(&page, &format!("report-{}", if dark { "dark" } else { "light" })).await;
+        script::<bool>(&page, "(document.querySelector('#drift-success').scrollIntoView(), true)").await;
+        keep_picture(&page, &format!("report-plots-{}", if dark { "dark" } else { "light" })).await;
+        script::<bool>(&page, "(scrollTo(0, 0), true)").await;
     }
     assert!(script::<bool>(&page, LABELS).await, "{}", script::<String>(&page, "window.nameless").await);
     let overflow: i64 = script(&page, "document.documentElement.scrollWidth - innerWidth").await;

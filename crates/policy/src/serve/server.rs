@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use furrow_wire::TokenError;
+use furrow_wire::{Patient, TokenError};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -18,7 +18,6 @@ use tracing::debug;
 
 use super::access::Access;
 use super::chats::Chats;
-use super::patient::Patient;
 use super::routes::Routes;
 use crate::config::ServeConfig;
 use crate::model::Talks;

@@ -4,6 +4,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::GapSum;
+
 use super::{GroupSumRow, StepSumRow, ViewRow, is_eval};
 
 /// Sums over the trajectories of a data set.
@@ -47,6 +49,8 @@ pub struct Tally {
     pub groups_zero_variance: u64,
     /// Closed groups and those without spread, by the newest version that acted.
     pub groups_by_version: BTreeMap<i32, (u64, u64)>,
+    /// How far log-probs of scored trajectories lie from those of the prefill path, evaluations included: files tell it as a whole.
+    pub prefill_gap: GapSum,
 }
 
 /// Sums over some trajectories.

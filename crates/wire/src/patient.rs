@@ -1,4 +1,4 @@
-//! A connection that waits for its reader, but not for ever.
+//! A connection that waits for its reader, but not for ever: where HTTP is spoken, whose server knows no deadline of a write.
 
 use std::io;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 /// A stream whose writes fail when nothing of them goes out for too long. Reading is as it was.
 #[derive(Debug)]
-pub(super) struct Patient<S> {
+pub struct Patient<S> {
     stream: S,
     patience: Duration,
     /// Runs while a write waits.
@@ -18,6 +18,7 @@ pub(super) struct Patient<S> {
 }
 
 impl<S> Patient<S> {
+    /// Around a stream; `patience`: how long a write may wait until part of it goes out.
     pub fn new(stream: S, patience: Duration) -> Self {
         Self { stream, patience, waits: None }
     }

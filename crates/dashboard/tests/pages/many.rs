@@ -1,0 +1,285 @@
+//! A data set of a million trajectories in a real Chromium: opened, scrolled, sorted, filtered, searched, and one of them read.
+//!
+//! Times are printed and held to nothing: docs/DASHBOARD.md has those of a release build, which the ignored test measures.
+
+use std::time::{Duration, Instant};
+
+use chromiumoxide::Page;
+use furrow_records::fixtures::{self, Block, Plot};
+use furrow_records::view::Sort;
+use furrow_rollout::{End, Id, PolicyKind, Size};
+use serde_json::Value;
+
+use crate::ground::{Chrome, Ground, keep_picture, script, wait_for};
+use crate::keys::{press, write};
+use crate::pages::{WATCH, click, nothing_is_wrong, open};
+
+/// Groups of a block, of four trajectories each.
+const GROUPS: u64 = 250;
+/// Trajectories of a shard.
+const SHARD: u64 = 100_000;
+/// Rows of an answer: what the API says that it gives at most.
+const ANSWER_MAX: usize = 500;
+/// Nodes of the whole document: a table of 30 rows in sight has some 600.
+const NODES_MAX: usize = 2_500;
+
+/// 1,000 trajectories of 23 kinds. Without their steps, where those would take longer to read than everything else.
+fn block(has_steps: bool) -> Block {
+    let plot = |mix: u32| Plot {
+        steps: 1 + mix % 3,
+        end: [End::Answered, End::MaxSteps, End::BrowserDead, End::Unparsable][mix as usize % 4],
+        reward: (mix % 8) as f32 / 8.0,
+        kind: if mix % 5 == 4 { PolicyKind::Random } else { PolicyKind::Model },
+        size: Size::new(4, 4),
+        ..Plot::default()
+    };
+    let plots: Vec<_> = (0..23).map(|mix| plot(mix).trajectory()).collect();
+    let attempt = |group: u64, sample: u32| {
+        let mix = (group * 7 + u64::from(sample) * 13) as usize % plots.len();
+        let (mut record, steps) = plots[mix].clone();
+        record.ancestry.sample_index = sample;
+        record.ancestry.group_id = Id::nth(&record.ancestry.run_id.clone(), group);
+        record.ancestry.trajectory_id = Id::attempt(&record.ancestry.group_id, sample, 0);
+        (record.task.task_id, record.task.seed) = (format!("task-{:03}", group % 200), group);
+        record.task.suite = if group.is_multiple_of(3) { "mini" } else { "web" }.into();
+        record.ended_at_micros += (group * 4 + u64::from(sample)) as i64 * 50_000;
+        record.gpu_micros += u64::from(sample) * 1_000;
+        record.staleness = record.staleness.map(|_| mix as i32 % 4);
+        (record, if has_steps { steps } else { Vec::new() })
+    };
+    let made: Vec<_> = (0..GROUPS)
+        .flat_map(|group| (0..4).map(move |sample| attempt(group, sample)).collect::<Vec<_>>())
+        .collect();
+    let records: Vec<_> = made.iter().map(|(record, _)| record.clone()).collect();
+    Block::new(&made, &records.chunks(4).map(fixtures::group).collect::<Vec<_>>())
+}
+
+/// Resident memory of this process in MB: the dashboard and the test; the browser is another one.
+fn resident() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches("kB").trim().parse::<f64>().unwrap() / 1e3
+}
+
+/// What the page got to see: how many rows each answer had.
+const ANSWERS: &str = r"
+    window.answers = [];
+    const json = Response.prototype.json;
+    Response.prototype.json = async function () {
+        const answer = await json.call(this);
+        if (Array.isArray(answer?.rows)) answers.push(answer.rows.length);
+        return answer;
+    };
+";
+
+/// A page with many rows, and how long each thing took.
+struct Look<'a> {
+    page: &'a Page,
+    ground: &'a Ground,
+    rows: u64,
+}
+
+impl Look<'_> {
+    /// Waits until it is so, says how long that took, and that the browser holds what is in sight and no more.
+    async fn until(&self, what: &str, began: Instant, condition: &str) {
+        wait_for(self.page, condition).await;
+        println!("{what}: {:.0?}", began.elapsed());
+        let (lines, nodes): (usize, usize) = script(self.page, "[document.querySelectorAll('.grid-rows .grid-row').length, document.querySelectorAll('*').length]").await;
+        assert!(lines <= 60 && nodes <= NODES_MAX, "{what}: {lines} rows, {nodes} nodes");
+    }
+
+    /// A row that is there and was read.
+    fn shown(row: u64) -> String {
+        format!(
+            "document.querySelector('#row-{row}')?.children[1].textContent.startsWith('test-g') || document.querySelector('#row-{row}')?.children[2].textContent.startsWith('test-g')"
+        )
+    }
+
+    /// The bar is dragged to a share of its way: rows there are those of that share.
+    async fn scroll_to(&self, share: f64) {
+        let began = Instant::now();
+        let first: u64 = script(self.page, &format!("(() => {{ const bar = document.querySelector('.grid-scroll'); bar.scrollTop = {share} * (bar.scrollHeight - bar.clientHeight); \
+            return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(Number(document.querySelector('.grid-rows .grid-row').id.slice(4)))))); }})()")).await;
+        let want = share * self.rows as f64;
+        assert!((first as f64 - want).abs() < 60.0, "row {first} at {share} of {}", self.rows);
+        self.until(&format!("scrolled to {share}"), began, &Self::shown(first)).await;
+    }
+
+    async fn key(&self, key: &str, row: u64) {
+        let began = Instant::now();
+        press(self.page, &[key]).await;
+        let condition = format!("document.querySelector('#row-{row}.at') && ({})", Self::shown(row));
+        self.until(key, began, &condition).await;
+    }
+
+    /// The first rows are those that the API says.
+    async fn first_rows(&self, query: &str) -> String {
+        let answer = self.ground.get(&format!("/api/trajectories?{query}&limit=3")).await;
+        let ids: Vec<&str> = answer["rows"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|row| row["trajectory_id"].as_str().unwrap())
+            .collect();
+        assert_eq!(ids.len(), 3);
+        format!(
+            "{ids:?}.every((id, row) => document.querySelector(`#row-${{row}}`)?.textContent.includes(id))"
+        )
+    }
+}
+
+/// Rows of a page of the sorted table do not go down (or up), and those without a value come last.
+async fn is_in_order(ground: &Ground, sort: Sort, descending: bool, offset: u64) {
+    let order = if descending { "desc" } else { "asc" };
+    let column = sort.as_str();
+    let path = format!("/api/trajectories?sort={column}&order={order}&offset={offset}&limit=500");
+    let answer = ground.get(&path).await;
+    let rows = answer["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 500, "{path}");
+    let key = |row: &Value| match &row[column] {
+        Value::String(text) => (text.clone(), 0.0),
+        value => (String::new(), value.as_f64().unwrap_or(f64::NAN)),
+    };
+    let keys: Vec<_> = rows.iter().map(key).filter(|(_, number)| !number.is_nan()).collect();
+    let sorted = |pair: &[(String, f64)]| if descending { pair[0] >= pair[1] } else { pair[0] <= pair[1] };
+    // Tasks are sorted by suite first.
+    assert!(sort == Sort::TaskId || keys.windows(2).all(sorted), "{path}: {keys:?}");
+}
+
+async fn look_through(rows: u64, has_all_steps: bool) {
+    let dir = tempfile::tempdir().unwrap();
+    let (began, data) = (Instant::now(), dir.path().join("data"));
+    let (whole, bare) = (block(true), block(false));
+    let shards = rows / SHARD;
+    for shard in 0..shards {
+        let block = if has_all_steps { &whole } else { &bare };
+        block.publish(&data, &format!("s{shard}"), shard * 100..(shard + 1) * 100 - 1);
+        // The last thousand have their steps in either case.
+        whole.publish(&data, &format!("t{shard}"), (shard + 1) * 100 - 1..(shard + 1) * 100);
+    }
+    println!("{rows} trajectories written: {:.1?}", began.elapsed());
+
+    let chrome = Chrome::start().await;
+    let (began, before) = (Instant::now(), resident());
+    let ground = Ground::serve(dir, None).await;
+    let page = chrome.open("about:blank").await;
+    page.evaluate_on_new_document(format!("{WATCH}{ANSWERS}")).await.unwrap();
+    page.goto(ground.url("/trajectories")).await.unwrap();
+    let look = Look { page: &page, ground: &ground, rows };
+    let told = format!("{rows} trajectories");
+    let status = "document.querySelector('main [role=status]')?.textContent.replaceAll('\\u202f', '')";
+    let deadline = Instant::now() + Duration::from_secs(300);
+    while !script::<bool>(&page, &format!("{status} === {told:?}")).await {
+        assert!(Instant::now() < deadline, "{:?}", script::<Option<String>>(&page, status).await);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    look.until("read and shown", began, &Look::shown(0)).await;
+    ground.wait_until(|head| head["step_files_left"] == 0).await;
+    println!("steps summed up: {:.1?}; memory {:.0} MB, {before:.0} MB before", began.elapsed(), resident());
+    keep_picture(&page, "trajectories-many").await;
+
+    for share in [0.5, 1.0, 0.25] {
+        look.scroll_to(share).await;
+    }
+    script::<bool>(&page, "document.querySelector('[role=grid]').focus() ?? true").await;
+    look.key("Home", 0).await;
+    look.key("End", rows - 1).await;
+    let fits: u64 =
+        script(&page, "Math.floor(document.querySelector('.grid-scroll').clientHeight / 34)").await;
+    look.key("PageUp", rows - 1 - fits).await;
+    look.key("ArrowUp", rows - 2 - fits).await;
+    look.key("Home", 0).await;
+    look.key("PageDown", fits).await;
+    look.key("ArrowDown", fits + 1).await;
+
+    // Every heading, in both directions where it matters.
+    let sorts: Vec<String> = script(
+        &page,
+        "[...document.querySelectorAll('.grid-head button')].map((button) => button.id.slice(5))",
+    )
+    .await;
+    assert!(sorts.len() >= 7, "{sorts:?}");
+    for sort in &sorts {
+        let began = Instant::now();
+        click(&page, &format!("#sort-{sort}")).await;
+        let order = script::<String>(&page, "new URLSearchParams(location.search).get('order')").await;
+        let condition = look.first_rows(&format!("sort={sort}&order={order}")).await;
+        look.until(&format!("sorted by {sort}, {order}"), began, &condition).await;
+    }
+    for sort in Sort::ALL.iter().filter(|sort| sorts.iter().any(|known| known == sort.as_str())) {
+        is_in_order(&ground, *sort, true, rows / 2).await;
+    }
+    is_in_order(&ground, Sort::EndedAt, false, rows / 3).await;
+
+    // By what a field says, and by letters.
+    click(&page, ".filters > button").await;
+    wait_for(&page, &format!("{status} === {told:?}")).await;
+    let began = Instant::now();
+    script::<bool>(&page, "(() => { const end = document.querySelector('select[name=end]'); end.value = 'browser_dead'; return end.dispatchEvent(new Event('change')); })()").await;
+    look.until("filtered by end", began, &format!("{status}.includes(' of {rows}') && document.querySelector('#row-0')?.textContent.includes('browser dead')")).await;
+    click(&page, ".filters > button").await;
+    wait_for(&page, &format!("{status} === {told:?}")).await;
+    click(&page, "#find").await;
+    let began = Instant::now();
+    let last = format!("g{:06}", rows / 4 - 1);
+    write(&page, &last).await;
+    look.until("found by its id", began, &format!("{status} === '4 of {rows} trajectories'")).await;
+    click(&page, ".filters > button").await;
+    wait_for(&page, &format!("{status} === {told:?}")).await;
+
+    // The very last row opens its trajectory, and whoever comes back stands there.
+    script::<bool>(&page, "document.querySelector('[role=grid]').focus() ?? true").await;
+    for (key, row) in [("Home", 0), ("End", rows - 1)] {
+        look.key(key, row).await;
+        let id: String =
+            script(&page, &format!("document.querySelector('#row-{row} code').textContent")).await;
+        let began = Instant::now();
+        press(&page, &["Enter"]).await;
+        wait_for(&page, &format!("document.querySelector('main h1')?.textContent === {id:?}")).await;
+        println!("opened {id}: {:.0?}", began.elapsed());
+        if key == "Home" {
+            wait_for(&page, "document.querySelector('article.step img')?.naturalWidth === 4").await;
+        }
+        let began = Instant::now();
+        script::<bool>(&page, "history.back() ?? true").await;
+        look.until(
+            "and back",
+            began,
+            &format!("document.querySelector('#row-{row}.at')?.textContent.includes({id:?})"),
+        )
+        .await;
+    }
+
+    // The other pages are of all of them.
+    for (path, words) in [("/", "Failures by kind"), ("/learning", "By policy version")] {
+        let began = Instant::now();
+        let page = open(&chrome, &ground, path).await;
+        wait_for(&page, &format!("document.querySelector('main').textContent.includes({words:?})")).await;
+        println!("{path}: {:.0?}", began.elapsed());
+        nothing_is_wrong(&page).await;
+        page.close().await.unwrap();
+    }
+    nothing_is_wrong(&page).await;
+    let answers: Vec<usize> = script(&page, "answers").await;
+    assert!(answers.len() > 20 && answers.iter().all(|rows| *rows <= ANSWER_MAX), "{answers:?}");
+    println!(
+        "{} answers of at most {} rows; memory {:.0} MB",
+        answers.len(),
+        answers.iter().max().unwrap(),
+        resident()
+    );
+    chrome.close().await;
+    ground.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_thousand_trajectories_are_looked_through() {
+    look_through(100_000, false).await;
+}
+
+/// `cargo test --release -p furrow-dashboard --test pages -- --ignored --nocapture a_million`.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a debug build reads a million rows for minutes"]
+async fn a_million_trajectories_are_looked_through() {
+    look_through(1_000_000, true).await;
+}
