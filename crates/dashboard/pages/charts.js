@@ -54,7 +54,8 @@ export function line(points, { label, write = number, max, height = 170, axis = 
   const levels = known.flatMap(({ value, low, high }) => [value, low ?? value, high ?? value]);
   const [least, most] = [Math.min(0, ...levels), max ?? Math.max(0, ...levels)];
   const rise = max > 0 ? max / 4 : step(most - least || 1);
-  const floor = Math.floor(least / rise) * rise;
+  const lowest = Math.floor(least / rise);
+  const floor = lowest * rise;
   const ceiling = max ?? Math.max(floor + rise, Math.ceil(most / rise) * rise);
   const x = (at) => left + ((at - from) / span) * (WIDTH - left - right);
   const y = (value) => top + ((ceiling - value) / (ceiling - floor)) * (height - top - bottom);
@@ -70,7 +71,8 @@ export function line(points, { label, write = number, max, height = 170, axis = 
   }
   const marks = [];
   for (let mark = 0; mark <= Math.round((ceiling - floor) / rise); mark += 1) {
-    const value = floor + mark * rise;
+    // Of whole numbers, so that 0 is 0.
+    const value = (lowest + mark) * rise;
     marks.push(svg("line", { class: "grid", x1: left, x2: WIDTH - right, y1: y(value), y2: y(value) }));
     marks.push(svg("text", { class: "tick end", x: left - 6, y: y(value) + 4 }, write(value)));
   }

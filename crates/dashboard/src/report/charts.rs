@@ -72,15 +72,17 @@ pub(crate) fn lines(label: &str, lines: &[Line], scales: &Scales) -> Option<Draw
     let all: Vec<f64> = ys.chain(ends).chain(scales.levels.iter().map(|(_, level)| *level)).collect();
     let (least, most) = (all.iter().copied().fold(0.0, f64::min), all.iter().copied().fold(0.0, f64::max));
     let rise = step(scales.top.unwrap_or(most) - least);
-    let floor = (least / rise).floor() * rise;
+    let lowest = (least / rise).floor();
+    let floor = lowest * rise;
     let top = scales.top.unwrap_or_else(|| (most / rise).ceil() * rise).max(floor + rise);
     let head = legend_height(lines.len());
     let place = |x: f64| LEFT + (x - from) / if to > from { to - from } else { 1.0 } * (WIDE - LEFT - RIGHT);
     let level = |y: f64| head + 8.0 + (1.0 - (y - floor) / (top - floor)) * TALL;
     let height = head + 8.0 + TALL + FOOT;
     let mut picture = canvas(height, &sentence(label, lines, scales));
-    let marks = std::iter::successors(Some(floor), |at| Some(at + rise)).take_while(|at| *at <= top * 1.0001);
-    for at in marks.take(12) {
+    // Of whole numbers, so that 0 is 0.
+    let marks = (0..12).map(|mark| (lowest + f64::from(mark)) * rise);
+    for at in marks.take_while(|at| *at <= top + rise * 1e-6) {
         picture = picture.with(rule(level(at))).with(text(
             "tick end",
             LEFT - 6.0,
@@ -419,6 +421,12 @@ mod tests {
             .picture
             .written();
         assert!(text.contains("d=\"M64 178L748 93\""), "{text}");
+        let same = [(0.0, Some(-0.75)), (1.0, Some(-0.75))];
+        let text = lines("rate", &[line(&same)], &scales(Some(0.0))).unwrap().picture.written();
+        assert!(
+            text.contains(">0</text>") && text.contains(">-0.800</text>") && !text.contains("0.0000"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -100,11 +100,6 @@ pub fn tab_to<'a>(page: &'a Page, key: &'a str, selector: &'a str) -> impl Futur
 }
 
 /// Waits until a selector fits what has the focus.
-#[track_caller]
-pub fn stands_at<'a>(page: &'a Page, selector: &'a str) -> impl Future<Output = ()> + 'a {
-    let place = std::panic::Location::caller();
-    async move {
-        println!("{place}: the focus comes to {selector}");
-        wait_for(page, &format!("document.activeElement.matches({selector:?})")).await;
-    }
+pub async fn stands_at(page: &Page, selector: &str) {
+    wait_for(page, &format!("document.activeElement.matches({selector:?})")).await;
 }

@@ -1,6 +1,7 @@
 //! A data set of a million trajectories in a real Chromium: opened, scrolled, sorted, filtered, searched, and one of them read.
 //!
 //! Times are printed and held to nothing: docs/DASHBOARD.md has those of a release build, which the ignored test measures.
+#![expect(clippy::print_stdout, reason = "the times are what it tells")]
 
 use std::time::{Duration, Instant};
 
