@@ -91,7 +91,7 @@ async fn is_shown(profile: &Path, title: &str) -> anyhow::Result<bool> {
         }
         Ok(true)
     };
-    Ok(timeout(Duration::from_secs(1), asked).await.unwrap_or(Ok(false))?)
+    timeout(Duration::from_secs(1), asked).await.unwrap_or(Ok(false))
 }
 
 fn signal(name: &str, group: u32) -> anyhow::Result<()> {
