@@ -48,7 +48,7 @@ const step = (span) => {
 export function line(points, { label, write = number, max, height = 170, axis = "time", place, missing = "A line needs two points: not enough has ended yet." }) {
   const known = points.filter((point) => point.value !== null && Number.isFinite(point.value));
   if (known.length < 2) return el("p", { class: "note" }, missing);
-  const [left, right, top, bottom] = [52, 10, 10, 24];
+  const [left, right, top, bottom] = [66, 10, 10, 24];
   const from = points[0].at;
   const span = points[points.length - 1].at - from || 1;
   const levels = known.flatMap(({ value, low, high }) => [value, low ?? value, high ?? value]);
@@ -100,7 +100,7 @@ export function histogram(pairs, { label, height = 150, bars = 32 }) {
   const bins = new Array(Math.floor((most - least) / width) + 1).fill(0);
   for (const [value, times] of pairs) bins[Math.floor((value - least) / width)] += times;
   const highest = Math.max(...bins);
-  const [left, right, top, bottom] = [52, 10, 10, 24];
+  const [left, right, top, bottom] = [66, 10, 10, 24];
   const wide = (WIDTH - left - right) / bins.length;
   const name = (bin) => (width === 1 ? `${least + bin}` : `${least + bin * width}–${least + (bin + 1) * width - 1}`);
   const tall = (times) => (times / highest) * (height - top - bottom);

@@ -217,10 +217,17 @@ impl Routes {
     }
 
     fn take_token(&self, path: &str, query: &str) -> Option<Answer> {
-        let (_, token) = url::form_urlencoded::parse(query.as_bytes()).find(|(key, _)| key == "token")?;
+        let asked = || url::form_urlencoded::parse(query.as_bytes());
+        let (_, token) = asked().find(|(key, _)| key == "token")?;
+        let cookie = self.access.cookie(&token)?;
         // No `//elsewhere` as the place to go on to.
-        let path = format!("/{}", path.trim_start_matches('/'));
-        Some(redirect(&path, &self.access.cookie(&token)?))
+        let mut to = format!("/{}", path.trim_start_matches('/'));
+        let mut rest = url::form_urlencoded::Serializer::new(String::new());
+        let rest = rest.extend_pairs(asked().filter(|(key, _)| key != "token")).finish();
+        if !rest.is_empty() {
+            to = format!("{to}?{rest}");
+        }
+        Some(redirect(&to, &cookie))
     }
 }
 

@@ -124,7 +124,14 @@ async fn without_the_token_nothing_is_told() {
 
     let link = format!("GET /learning?token={token} HTTP/1.1");
     let form = format!("token={token}");
-    for (first, body, to) in [(&*link, "", "/learning"), ("POST /token HTTP/1.1", &*form, "/")] {
+    let question = format!("GET /trajectories?suite=a%26b&token={token}&sort=reward HTTP/1.1");
+    let elsewhere = format!("GET //evil.test/?token={token} HTTP/1.1");
+    for (first, body, to) in [
+        (&*link, "", "/learning"),
+        (&*question, "", "/trajectories?suite=a%26b&sort=reward"),
+        (&*elsewhere, "", "/evil.test/"),
+        ("POST /token HTTP/1.1", &*form, "/"),
+    ] {
         let (status, head, _) = ask(address, first, &[], body).await;
         assert_eq!(status, 303, "{first}");
         assert!(

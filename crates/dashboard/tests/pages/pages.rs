@@ -91,6 +91,8 @@ async fn every_page_shows_its_figures_in_light_and_in_dark() {
         page.execute(width).await.unwrap();
         let overflow: i64 = script(&page, "document.documentElement.scrollWidth - innerWidth").await;
         assert!(overflow <= 0, "{path}: {overflow} pixels too wide at 1024");
+        let cut: Vec<String> = script(&page, "[...document.querySelectorAll('.chart text')].filter((text) => { const box = text.getBBox(); return box.x < 0 || box.x + box.width > 640; }).map((text) => text.textContent)").await;
+        assert!(cut.is_empty(), "{path}: cut off at the edge of a chart: {cut:?}");
         keep_picture(&page, &format!("{name}-1024")).await;
         assert!(
             script::<bool>(&page, CONTRAST).await,
@@ -358,7 +360,7 @@ async fn the_token_lets_a_browser_in_and_leaves_its_address() {
     press(&page, &["5"]).await;
     wait_for(&page, &format!("location.pathname === '/job' && {ready}")).await;
     write(&page, token).await;
-    press(&page, &["Enter"]).await;
+    click(&page, "form button").await;
     wait_for(&page, "document.querySelector('main h1')?.textContent === 'Overview'").await;
 
     let other = Chrome::start().await;
