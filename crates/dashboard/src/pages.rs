@@ -45,6 +45,12 @@ pub(crate) const INDEX: &[u8] = include_bytes!("../pages/index.html");
 /// Asks for the token.
 pub(crate) const SIGN_IN: &[u8] = include_bytes!("../pages/sign-in.html");
 
+/// The same to somebody whose token was not the one.
+pub(crate) fn sign_in_again() -> String {
+    let told = "<p class=\"wrong\" role=\"alert\">That is not the token.</p>\n<form";
+    String::from_utf8_lossy(SIGN_IN).replacen("<form", told, 1)
+}
+
 /// Nothing but our own files, nothing inline, no frame around it, and no text that becomes markup: Chromium refuses `innerHTML` itself.
 pub(crate) const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
      base-uri 'none'; form-action 'self'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";

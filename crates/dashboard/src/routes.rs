@@ -212,7 +212,7 @@ impl Routes {
         let token = url::form_urlencoded::parse(&body).find(|(key, _)| key == "token");
         match token.and_then(|(_, token)| self.access.cookie(token.trim())) {
             Some(cookie) => redirect("/", &cookie),
-            None => whole(StatusCode::UNAUTHORIZED, HTML, SIGN_IN.into()),
+            None => whole(StatusCode::UNAUTHORIZED, HTML, pages::sign_in_again().into()),
         }
     }
 

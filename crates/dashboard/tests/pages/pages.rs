@@ -337,6 +337,7 @@ async fn the_token_lets_a_browser_in_and_leaves_its_address() {
         ),
     )
     .await;
+    wait_for(&page, "document.querySelector('[role=alert]').textContent === 'That is not the token.'").await;
     write(&page, token).await;
     press(&page, &["Enter"]).await;
     wait_for(&page, "document.querySelector('main h1')?.textContent === 'Overview'").await;
