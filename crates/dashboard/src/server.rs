@@ -191,6 +191,8 @@ mod tests {
                 job: None,
                 device: Device::None,
                 usd_per_device_hour: None,
+                planned: None,
+                floor: None,
             };
             let any = "127.0.0.1:0".parse().unwrap();
             let mut dashboard = Dashboard::bind(any, &file.check().unwrap(), None, subject).await.unwrap();

@@ -103,6 +103,7 @@ async fn every_control_is_known() {
             "/job",
             &[
                 "div table-devices",
+                "div table-plan-against-measurement",
                 "div table-slots-of-environment-workers",
                 "div table-sessions",
                 "div table-tables-of-the-data-set",
