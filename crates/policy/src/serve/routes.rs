@@ -412,7 +412,8 @@ mod tests {
             assert_eq!(reader.recv().await.unwrap(), "data: \"a part\"\n\n");
             String::from_utf8(reader.recv().await.unwrap().to_vec()).unwrap()
         };
-        let ((), last) = tokio::join!(break_off(&frames, &error), reading);
+        let both = async { tokio::join!(break_off(&frames, &error), reading).1 };
+        let last = tokio::time::timeout(Duration::from_secs(10), both).await.unwrap();
         assert!(last.contains("deadline_exceeded"), "{last}");
         // One that has gone holds nobody up.
         drop(reader);
