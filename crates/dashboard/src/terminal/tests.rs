@@ -159,7 +159,7 @@ async fn a_directory_that_cannot_be_read_is_told_on_every_page() {
             Ok(seen) => seen.lines(200).join("\n"),
             Err(why) => why.to_string(),
         };
-        assert!(told.contains("commit 2") && !told.contains('\u{1b}'), "{told}");
+        assert!(told.contains("manifest commit 2: is no commit") && !told.contains('\u{1b}'), "{told}");
         // What was read stays, and the word goes with the damage.
         watching.until("1 trajectories").await;
         std::fs::remove_file(&torn).unwrap();

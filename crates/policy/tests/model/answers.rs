@@ -268,8 +268,8 @@ async fn who_sends_slowly_waits_alone() {
     slow.write_all(&body.as_bytes()[1..]).await.unwrap();
     let mut answer = String::new();
     slow.read_to_string(&mut answer).await.unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    let own: Value = serde_json::from_str(body).unwrap();
+    let (head, whole) = answer.split_once("\r\n\r\n").unwrap();
+    let own: Value = serde_json::from_str(whole).unwrap();
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     assert_eq!(own["choices"], told["choices"]);
     worker.end().await;
