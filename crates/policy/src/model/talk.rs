@@ -250,7 +250,7 @@ mod tests {
         let make = move |_: &Schemas| {
             works.made.fetch_add(1, Ordering::SeqCst);
             works.most.fetch_max(works.now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            std::thread::sleep(Duration::from_millis(30));
+            tokio::runtime::Handle::current().block_on(tokio::time::sleep(Duration::from_millis(30)));
             works.now.fetch_sub(1, Ordering::SeqCst);
             Ok(made())
         };
