@@ -76,7 +76,13 @@ impl Service {
         SessionOpened { trajectory_id, worker, policy_kind: self.policy.kind() }.emit();
         let mut given = 0;
         let ended = self.converse(&mut stream, replies, seat, &opening, &mut given).await;
-        SessionClosed { trajectory_id, worker, end: self.end_of(&ended), replies: given }.emit();
+        SessionClosed {
+            trajectory_id,
+            worker,
+            end: end_of(&ended, self.draining.is_cancelled()),
+            replies: given,
+        }
+        .emit();
         ended.map(drop)
     }
 
@@ -112,17 +118,6 @@ impl Service {
                     ));
                 }
             }
-        }
-    }
-
-    fn end_of(&self, ended: &Result<bool, Status>) -> SessionEnd {
-        match ended.as_ref().map_err(Status::code) {
-            Ok(true) => SessionEnd::Closed,
-            Err(Code::Aborted) if self.draining.is_cancelled() => SessionEnd::Draining,
-            Err(Code::DeadlineExceeded) => SessionEnd::IdleTooLong,
-            Err(Code::InvalidArgument) => SessionEnd::Refused,
-            Err(Code::Internal | Code::ResourceExhausted | Code::Unavailable) => SessionEnd::PolicyFault,
-            Ok(false) | Err(_) => SessionEnd::Disconnected,
         }
     }
 
@@ -223,6 +218,18 @@ impl Service {
     }
 }
 
+/// How a session ended: closed or left, or with this status.
+fn end_of(ended: &Result<bool, Status>, draining: bool) -> SessionEnd {
+    match ended.as_ref().map_err(|status| status.code()) {
+        Ok(true) => SessionEnd::Closed,
+        Err(Code::Aborted) if draining => SessionEnd::Draining,
+        Err(Code::DeadlineExceeded) => SessionEnd::IdleTooLong,
+        Err(Code::InvalidArgument) => SessionEnd::Refused,
+        Err(Code::Internal | Code::ResourceExhausted | Code::Unavailable) => SessionEnd::PolicyFault,
+        Ok(false) | Err(_) => SessionEnd::Disconnected,
+    }
+}
+
 fn taken_over() -> Status {
     Status::aborted("the session was opened again elsewhere")
 }
@@ -278,5 +285,28 @@ impl From<PolicyError> for Status {
             }
         };
         Status::new(code, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(ended: Result<bool, Status>, draining: bool, want: SessionEnd) {
+        assert_eq!(end_of(&ended, draining), want, "{ended:?}");
+    }
+
+    #[test]
+    fn a_session_ends_for_a_reason_with_a_name() {
+        check(Ok(true), false, SessionEnd::Closed);
+        check(Ok(true), true, SessionEnd::Closed);
+        check(Ok(false), false, SessionEnd::Disconnected);
+        check(Err(taken_over()), false, SessionEnd::Disconnected);
+        check(Err(taken_over()), true, SessionEnd::Draining);
+        check(Err(Status::deadline_exceeded("half an hour")), false, SessionEnd::IdleTooLong);
+        check(Err(Status::invalid_argument("Open twice")), false, SessionEnd::Refused);
+        check(Err(Status::cancelled("the reader is gone")), false, SessionEnd::Disconnected);
+        check(Err(PolicyError::Failed { step: 0, why: "NaN".into() }.into()), false, SessionEnd::PolicyFault);
     }
 }
