@@ -244,7 +244,6 @@ mod tests {
         most: AtomicUsize,
     }
 
-    #[expect(clippy::disallowed_methods, reason = "what takes its time on a blocking thread")]
     async fn get(schemas: &Arc<Schemas>, works: &Arc<Works>, form: Form) -> Arc<Constraint> {
         let works = works.clone();
         let make = move |_: &Schemas| {
