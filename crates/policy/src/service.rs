@@ -220,7 +220,7 @@ impl Service {
 
 /// How a session ended: closed or left, or with this status.
 fn end_of(ended: &Result<bool, Status>, draining: bool) -> SessionEnd {
-    match ended.as_ref().map_err(|status| status.code()) {
+    match ended.as_ref().map_err(Status::code) {
         Ok(true) => SessionEnd::Closed,
         Err(Code::Aborted) if draining => SessionEnd::Draining,
         Err(Code::DeadlineExceeded) => SessionEnd::IdleTooLong,
