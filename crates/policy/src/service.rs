@@ -293,20 +293,24 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(ended: Result<bool, Status>, draining: bool, want: SessionEnd) {
-        assert_eq!(end_of(&ended, draining), want, "{ended:?}");
+    fn check(ended: &Result<bool, Status>, draining: bool, want: SessionEnd) {
+        assert_eq!(end_of(ended, draining), want, "{ended:?}");
     }
 
     #[test]
     fn a_session_ends_for_a_reason_with_a_name() {
-        check(Ok(true), false, SessionEnd::Closed);
-        check(Ok(true), true, SessionEnd::Closed);
-        check(Ok(false), false, SessionEnd::Disconnected);
-        check(Err(taken_over()), false, SessionEnd::Disconnected);
-        check(Err(taken_over()), true, SessionEnd::Draining);
-        check(Err(Status::deadline_exceeded("half an hour")), false, SessionEnd::IdleTooLong);
-        check(Err(Status::invalid_argument("Open twice")), false, SessionEnd::Refused);
-        check(Err(Status::cancelled("the reader is gone")), false, SessionEnd::Disconnected);
-        check(Err(PolicyError::Failed { step: 0, why: "NaN".into() }.into()), false, SessionEnd::PolicyFault);
+        check(&Ok(true), false, SessionEnd::Closed);
+        check(&Ok(true), true, SessionEnd::Closed);
+        check(&Ok(false), false, SessionEnd::Disconnected);
+        check(&Err(taken_over()), false, SessionEnd::Disconnected);
+        check(&Err(taken_over()), true, SessionEnd::Draining);
+        check(&Err(Status::deadline_exceeded("half an hour")), false, SessionEnd::IdleTooLong);
+        check(&Err(Status::invalid_argument("Open twice")), false, SessionEnd::Refused);
+        check(&Err(Status::cancelled("the reader is gone")), false, SessionEnd::Disconnected);
+        check(
+            &Err(PolicyError::Failed { step: 0, why: "NaN".into() }.into()),
+            false,
+            SessionEnd::PolicyFault,
+        );
     }
 }
