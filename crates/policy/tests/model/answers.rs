@@ -275,7 +275,7 @@ async fn who_sends_slowly_waits_alone() {
     worker.end().await;
 
     let worker = start(|file| file.serve.deadline_millis = 300).await;
-    let mut late = begin(&worker, body).await;
+    let mut late = begin(&worker, &body).await;
     let mut answer = String::new();
     timeout(Duration::from_secs(20), late.read_to_string(&mut answer)).await.unwrap().unwrap();
     assert!(answer.starts_with("HTTP/1.1 408") && answer.contains("body_late"), "{answer}");
