@@ -222,9 +222,11 @@ impl State {
         self.story.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What changed, from now on.
+    /// What changed, from now on. Whoever listens looks: the reader may rest because nobody did.
     pub fn changes(&self) -> watch::Receiver<Change> {
-        self.changed.subscribe()
+        let changes = self.changed.subscribe();
+        self.woken.notify_waiters();
+        changes
     }
 
     /// Places of the trajectories that a query lets through, in its order.

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use furrow_records::fixtures::{self, Plot};
@@ -11,6 +12,7 @@ use ratatui::backend::TestBackend;
 use ratatui::layout::Size;
 
 use super::*;
+use crate::follow::{State, follow};
 use crate::{Dashboard, DashboardFile, Device, Subject};
 
 const TOKEN: &str = "a-token-of-twenty-six-letters";
@@ -137,6 +139,23 @@ async fn a_run_directory_is_read_without_a_server() {
     watching.until("1 trajectories").await;
     publish(dir.path(), 1);
     watching.until("2 trajectories").await;
+}
+
+#[tokio::test]
+async fn whoever_begins_to_listen_wakes_the_reader() {
+    let dir = tempfile::tempdir().unwrap();
+    publish(dir.path(), 0);
+    let (state, stop) = (Arc::new(State::new(subject(dir.path()))), CancellationToken::new());
+    let reading = tokio::spawn(follow(state.clone(), stop.clone()));
+    // It finds nobody and rests.
+    tokio::task::yield_now().await;
+    let mut changes = state.changes();
+    let read = changes.wait_for(|change| change.trajectories == 1);
+    let read = tokio::time::timeout(Duration::from_secs(10), read).await;
+    assert!(read.is_ok(), "nobody read");
+    drop(read);
+    stop.cancel();
+    reading.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

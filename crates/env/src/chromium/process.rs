@@ -2,7 +2,8 @@
 //!
 //! The packaged `/usr/bin/chromium-headless-shell` is a shell script that does not exec: whoever kills it leaves browsers behind. So the real
 //! program is started, in a process group of its own. `setpriv --pdeathsig=KILL` makes the kernel kill it when the *thread* that started it
-//! dies, so that thread is one of ours that lives as long as the browser, never one of a pool.
+//! dies, so that thread is one of ours that lives as long as the browser, never one of a pool. A worker that dies before `setpriv` has asked
+//! for that is noticed behind it: the browser only starts under the parent that meant to start it.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -33,6 +34,9 @@ pub const LOOKED_FOR: &[&str] = &[
 
 /// A start takes 0.2 s; on a machine that starts a hundred contexts at once it took 3 s.
 const START_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Becomes the browser (`$@`) if the worker (`$0`) is still the parent. Whoever dies later takes the browser along.
+const START: &str = "[ \"$PPID\" = \"$0\" ] && exec \"$@\"";
 
 /// Lines of the browser's own messages that are kept to explain a death.
 const MESSAGES_MAX: usize = 40;
@@ -376,7 +380,8 @@ fn command(
     if let Some((user, group)) = owner {
         command.arg(format!("--reuid={user}")).arg(format!("--regid={group}")).arg("--clear-groups");
     }
-    command.arg("--").arg(program).args(flags(config)).arg(format!("--user-data-dir={}", profile.display()));
+    command.args(["--", "/bin/sh", "-c", START]).arg(std::process::id().to_string());
+    command.arg(program).args(flags(config)).arg(format!("--user-data-dir={}", profile.display()));
     command.arg(format!("--screen-info={{{}x{}}}", screen.width, screen.height)).arg("about:blank");
     command.current_dir("/").env("HOME", profile).env("TMPDIR", profile).env("LANG", "en_US.UTF-8");
     command.env_remove("DBUS_SESSION_BUS_ADDRESS").env_remove("XDG_RUNTIME_DIR");
@@ -433,3 +438,36 @@ const FLAGS: &[&str] = &[
     "--disable-smooth-scrolling",
     "--disable-features=Translate,MediaRouter,OptimizationHints,AutofillServerCommunication,HttpsUpgrades",
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::EnvFile;
+
+    /// What a program that is no browser says when it is started as one: the flags that it was given.
+    fn said(under: impl FnOnce(&Command) -> Command) -> String {
+        let config = EnvFile::default().check(Path::new("/")).unwrap().browser;
+        let owner = owner(&config).unwrap();
+        let command = command(Path::new("/bin/echo"), Path::new("/tmp"), owner, &config, Size::new(512, 512));
+        let output = under(&command).stdin(Stdio::null()).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn same(command: &Command) -> Command {
+        let mut same = Command::new(command.get_program());
+        same.args(command.get_args());
+        same
+    }
+
+    #[test]
+    fn a_browser_starts_under_its_worker_and_under_nobody_else() {
+        assert!(said(same).contains("about:blank"));
+        // Between the two stands another parent, as init does once the worker is dead.
+        let under_another = |command: &Command| {
+            let mut shell = Command::new("/bin/sh");
+            shell.args(["-c", "\"$@\"; :", "sh"]).arg(command.get_program()).args(command.get_args());
+            shell
+        };
+        assert_eq!(said(under_another), "");
+    }
+}
