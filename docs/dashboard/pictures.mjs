@@ -13,7 +13,7 @@ const folder = fileURLToPath(new URL('.', import.meta.url));
 const ask = async (path) => (await fetch(dashboard + path)).json();
 
 // The trajectory that is shown: the longest that solved its task.
-const { rows } = await ask('/api/trajectories?limit=1&sort=num_steps&order=desc&success=true');
+const { rows } = await ask('/api/trajectories?limit=1&sort=num_steps&order=desc&success=yes');
 // Of each page: its address, and what is there when it is drawn.
 const PAGES = {
   overview: ['/', '.tiles .value, .running'],
@@ -32,7 +32,7 @@ for (const [name, [path, drawn]] of Object.entries(PAGES)) {
     await page.goto(dashboard + path);
     await page.waitForSelector(drawn);
     // What a page asks for after its first answer: screenshots of tiles and steps.
-    await page.waitForTimeout(3000);
+    await page.waitForTimeout(5000);
     await page.screenshot({ path: `${folder}${name}-${colorScheme}.png` });
     console.log(`${name}-${colorScheme}.png`);
     await page.close();
