@@ -74,5 +74,5 @@ export function deviceHour(device) {
 }
 
 export function deviceName(device) {
-  return { gpu: "GPU", cpu: "CPU" }[device] ?? "Device";
+  return { gpu: "GPU", cpu: "CPU" }[device] ?? "device";
 }
