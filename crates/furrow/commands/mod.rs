@@ -4,6 +4,7 @@ pub mod bench;
 pub mod check;
 pub mod checkpoint;
 pub mod doctor;
+mod headless;
 pub mod model;
 pub mod plan;
 pub mod publish;

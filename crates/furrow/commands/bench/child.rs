@@ -6,6 +6,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
+use clap::Args;
 use furrow_dashboard::DashboardFile;
 use furrow_env::EnvFile;
 use furrow_policy::PolicyFile;
@@ -18,6 +19,20 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::pace::Page;
 use crate::job::{JobFile, RunFile};
+
+/// Where a farm finds its pages and its browser, and where it writes.
+#[derive(Debug, Args)]
+pub struct PlaceArgs {
+    /// Folder that holds the pages
+    #[arg(long, default_value = "envs/bench")]
+    pub pages: PathBuf,
+    /// Folder whose disk the farm writes to; what it writes is removed
+    #[arg(long, default_value = ".")]
+    pub dir: PathBuf,
+    /// Browser to use instead of the one that would be found
+    #[arg(long, env = "FURROW_BROWSER")]
+    pub browser: Option<PathBuf>,
+}
 
 /// What the farm is like.
 pub struct Plan {

@@ -5,7 +5,7 @@
 //! with its connections open. That browser's own CPU is nobody's share, but it takes the run's processors: the rates say what is left.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -17,10 +17,11 @@ use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep};
 
 use super::BenchArgs;
-use super::child::{Farm, Figures, Plan};
-use super::pace::{self, Page};
+use super::child::{Farm, Figures, PlaceArgs, Plan};
+use super::pace::Page;
 use super::report::Report;
 use super::viewer::Viewer;
+use crate::commands::headless;
 use crate::commands::scratch::Scratch;
 use crate::{Failure, launch};
 
@@ -45,36 +46,31 @@ pub struct DashboardArgs {
     /// The page that is acted on
     #[arg(long, value_enum, default_value_t = Page::Light)]
     page: Page,
-    /// Folder that holds the pages
-    #[arg(long, default_value = "envs/bench")]
-    pages: PathBuf,
-    /// Folder whose disk the farm writes to; what it writes is removed
-    #[arg(long, default_value = ".")]
-    dir: PathBuf,
-    /// Browser to use instead of the one that would be found
-    #[arg(long, env = "FURROW_BROWSER")]
-    browser: Option<PathBuf>,
+    #[command(flatten)]
+    place: PlaceArgs,
     #[command(flatten)]
     bench: BenchArgs,
 }
 
 /// What is looked at, in this order: nothing first, so that rates have something to be compared with.
-const LOOKS: [(&str, Look); 7] = [
-    ("nobody looks", Look::Nobody),
-    ("Overview", Look::At("/")),
-    ("Sessions", Look::At("/sessions")),
-    ("Trajectories", Look::At("/trajectories")),
-    ("Learning", Look::At("/learning")),
-    ("Job", Look::At("/job")),
-    ("Sessions, the browser stopped", Look::Stalled("/sessions")),
+const LOOKS: [Look; 7] = [
+    Look { name: "nobody looks", page: None, is_stopped: false },
+    Look::at("Overview", "/"),
+    Look::at("Sessions", "/sessions"),
+    Look::at("Trajectories", "/trajectories"),
+    Look::at("Learning", "/learning"),
+    Look::at("Job", "/job"),
+    Look { name: "Sessions, the browser stopped", page: Some(("Sessions", "/sessions")), is_stopped: true },
 ];
 
-/// Who looks.
+/// Who looks at what.
 #[derive(Debug, Clone, Copy)]
-enum Look {
-    Nobody,
-    At(&'static str),
-    Stalled(&'static str),
+struct Look {
+    name: &'static str,
+    /// Name and path of the page that is open.
+    page: Option<(&'static str, &'static str)>,
+    /// Whether the browser stands still with it open.
+    is_stopped: bool,
 }
 
 /// Trajectories are published so soon that the pages have something new to tell every few seconds.
@@ -99,11 +95,11 @@ struct Measured {
 
 /// Runs the command.
 pub fn run(args: &DashboardArgs) -> Result<(), Failure> {
-    let Some(program) = pace::browser(args.browser.as_deref()) else {
+    let Some(program) = headless::find(args.place.browser.as_deref()) else {
         return Err(Failure::Input(vec!["no browser to look with: give --browser".into()]));
     };
     let mut report = Report::begin(&args.bench)?;
-    let scratch = Scratch::make(&args.dir)?;
+    let scratch = Scratch::make(&args.place.dir)?;
     launch::runtime()?.block_on(measure(args, &program, &scratch, &mut report))?;
     report.note("CPU of the dashboard's process beside that of the run's whole tree, its browsers with it; the browser that looks is in neither");
     report.print(&args.bench)
@@ -116,27 +112,31 @@ async fn measure(
     report: &mut Report,
 ) -> Result<(), Failure> {
     let plan = Plan {
-        env: EnvFile { sessions_max: args.sessions, browser: args.browser.clone(), ..EnvFile::default() },
+        env: EnvFile {
+            sessions_max: args.sessions,
+            browser: args.place.browser.clone(),
+            ..EnvFile::default()
+        },
         think: Duration::from_millis(args.think_millis),
         max_delay: MAX_DELAY,
         air: None,
         steps_max: Some(args.steps),
     };
     let folder = scratch.fresh("dashboard")?;
-    let mut farm = Farm::start(folder.clone(), &args.pages, args.page, &plan)?;
+    let mut farm = Farm::start(folder.clone(), &args.place.pages, args.page, &plan)?;
     // Every session has ended a trajectory, so that they are of all ages.
     let trajectories = f64::from(args.sessions);
     farm.until(|now| now.of("env/trajectories") >= trajectories, PATIENCE).await?;
     let pages = Pages::start(&folder).await?;
     for round in 0..args.rounds {
-        for (index, (name, look)) in LOOKS.into_iter().enumerate() {
+        for (index, look) in LOOKS.into_iter().enumerate() {
             let folder = scratch.fresh(&format!("viewer-{round}-{index}"))?;
-            let viewer = look.begin(program, folder, &pages.url).await?;
+            let viewer = look.begin(program, &folder, &pages.url).await?;
             let measured = watch(&mut farm, &pages, Duration::from_secs(args.seconds)).await?;
             if let Some(viewer) = viewer {
                 viewer.close().await?;
             }
-            measured.tell(report, name);
+            measured.tell(report, look.name);
         }
     }
     let memory = process_usage(pages.pid, Memory::Rss)?.rss_bytes;
@@ -148,17 +148,16 @@ async fn measure(
 }
 
 impl Look {
-    async fn begin(self, program: &Path, folder: PathBuf, dashboard: &str) -> anyhow::Result<Option<Viewer>> {
-        let path = match self {
-            Self::Nobody => return Ok(None),
-            Self::At(path) | Self::Stalled(path) => path,
-        };
-        let name =
-            LOOKS.iter().find_map(|(name, look)| matches!(look, Look::At(at) if *at == path).then_some(name));
+    const fn at(name: &'static str, path: &'static str) -> Self {
+        Self { name, page: Some((name, path)), is_stopped: false }
+    }
+
+    async fn begin(self, program: &Path, folder: &Path, dashboard: &str) -> anyhow::Result<Option<Viewer>> {
+        let Some((name, path)) = self.page else { return Ok(None) };
         // A title has the run's name when the page's first answer is drawn.
-        let title = format!("{} · bench", name.unwrap_or(&"Overview"));
+        let title = format!("{name} · bench");
         let viewer = Viewer::open(program, folder, &format!("{dashboard}{path}"), &title).await?;
-        if matches!(self, Self::Stalled(_)) {
+        if self.is_stopped {
             viewer.stall()?;
         }
         Ok(Some(viewer))

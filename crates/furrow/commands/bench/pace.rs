@@ -1,6 +1,6 @@
 //! The bare browser loop: sessions that act once a period on stages of real browsers, without policy service, coordinator or records.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -402,12 +402,6 @@ fn task(index: u32, page: Page) -> Task {
         hooks: PageHooks::default(),
         clock: Clock::Real,
     }
-}
-
-/// The browser that the loop takes, for a peer that needs to be told.
-pub fn browser(given: Option<&Path>) -> Option<PathBuf> {
-    let found = || furrow_env::LOOKED_FOR.iter().map(PathBuf::from).find(|path| path.is_file());
-    given.map(Path::to_owned).or_else(found)
 }
 
 #[cfg(test)]

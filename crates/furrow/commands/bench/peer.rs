@@ -11,7 +11,8 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
-use super::pace::{self, PaceArgs, Ran, Starts};
+use super::pace::{PaceArgs, Ran, Starts};
+use crate::commands::headless;
 
 /// A peer that can be started.
 pub struct Peer {
@@ -41,7 +42,7 @@ impl Peer {
             return Err("node is not there: only our own loop is measured; install Node 18 or newer".into());
         }
         let browser =
-            pace::browser(args.browser.as_deref()).ok_or("no browser for the peer: give --browser")?;
+            headless::find(args.browser.as_deref()).ok_or("no browser for the peer: give --browser")?;
         Ok(Self { folder: folder.to_owned(), browser })
     }
 

@@ -3,7 +3,6 @@
 //! The whole farm runs in a process of its own with the random policy on real pages; from outside, the processes, the open files and the memory
 //! of its whole tree are sampled. What a straight line through the samples rises by is told for a thousand trajectories.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -12,7 +11,7 @@ use furrow_telemetry::{Memory, tree_open_files, tree_usage};
 use tokio::time::{Instant, sleep};
 
 use super::BenchArgs;
-use super::child::{Farm, Plan};
+use super::child::{Farm, PlaceArgs, Plan};
 use super::pace::Page;
 use super::report::{Report, percentile};
 use crate::commands::scratch::Scratch;
@@ -33,15 +32,8 @@ pub struct SoakArgs {
     /// Trajectories after which a browser is replaced
     #[arg(long, default_value_t = EnvFile::default().trajectories_per_browser)]
     trajectories_per_browser: u32,
-    /// Folder that holds shop.html
-    #[arg(long, default_value = "envs/bench")]
-    pages: PathBuf,
-    /// Folder whose disk the farm writes to; what it writes is removed
-    #[arg(long, default_value = ".")]
-    dir: PathBuf,
-    /// Browser to use instead of the one that would be found
-    #[arg(long, env = "FURROW_BROWSER")]
-    browser: Option<PathBuf>,
+    #[command(flatten)]
+    place: PlaceArgs,
     #[command(flatten)]
     bench: BenchArgs,
 }
@@ -65,7 +57,7 @@ struct Sample {
 /// Runs the command.
 pub fn run(args: &SoakArgs) -> Result<(), Failure> {
     let mut report = Report::begin(&args.bench)?;
-    let scratch = Scratch::make(&args.dir)?;
+    let scratch = Scratch::make(&args.place.dir)?;
     let (samples, took) = launch::runtime()?.block_on(soak(args, &scratch))?;
     // Until a tenth is over everything fills: caches, pools, the browsers themselves.
     let settled: Vec<Sample> = samples
@@ -103,7 +95,7 @@ async fn soak(args: &SoakArgs, scratch: &Scratch) -> Result<(Vec<Sample>, Durati
     let env = EnvFile {
         sessions_max: args.sessions,
         trajectories_per_browser: args.trajectories_per_browser,
-        browser: args.browser.clone(),
+        browser: args.place.browser.clone(),
         ..EnvFile::default()
     };
     let plan = Plan {
@@ -113,7 +105,7 @@ async fn soak(args: &SoakArgs, scratch: &Scratch) -> Result<(Vec<Sample>, Durati
         air: None,
         steps_max: Some(args.steps),
     };
-    let mut farm = Farm::start(scratch.fresh("soak")?, &args.pages, Page::Shop, &plan)?;
+    let mut farm = Farm::start(scratch.fresh("soak")?, &args.place.pages, Page::Shop, &plan)?;
     let (began, mut moved) = (Instant::now(), Instant::now());
     let mut samples: Vec<Sample> = Vec::new();
     loop {

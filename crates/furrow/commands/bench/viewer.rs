@@ -1,15 +1,16 @@
 //! Somebody who looks: a browser of its own with one page open, which can be stopped as a machine that sleeps stops one.
 
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::time::{Instant, sleep, timeout};
+
+use crate::commands::headless;
 
 /// A browser that shows a page.
 pub struct Viewer {
@@ -23,27 +24,15 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Viewer {
     /// Opens a page and waits until its title is this.
-    pub async fn open(program: &Path, folder: PathBuf, url: &str, title: &str) -> anyhow::Result<Self> {
-        let profile = folder.join("profile");
-        std::fs::create_dir(&profile)?;
-        // Whose folder it is tells who we are: as root Chromium starts without its sandbox only. The pages are our own.
-        let is_root = std::fs::metadata(&profile)?.uid() == 0;
-        let mut command = Command::new(program);
-        command
-            .args(["--headless", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"])
-            .args(["--remote-debugging-port=0", "--window-size=1280,860"])
-            .args(is_root.then_some("--no-sandbox"))
-            .arg(format!("--user-data-dir={}", profile.display()))
-            .arg(url)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .process_group(0);
+    pub async fn open(program: &Path, folder: &Path, url: &str, title: &str) -> anyhow::Result<Self> {
+        let mut command = headless::command(program, folder)?;
+        command.args(["--remote-debugging-port=0", "--window-size=1280,860", url]);
+        command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         let child = command.spawn().with_context(|| format!("starting {}", program.display()))?;
         let pid = child.id().context("the browser is gone")?;
         let viewer = Self { child, pid };
         let deadline = Instant::now() + PATIENCE;
-        while !is_shown(&profile, title).await.unwrap_or(false) {
+        while !is_shown(&headless::profile(folder), title).await.unwrap_or(false) {
             if Instant::now() > deadline {
                 bail!("the browser never showed {title:?} at {url}");
             }

@@ -1,17 +1,15 @@
 //! Draws plots as PNG in a headless Chromium: the program that collecting needs anyway, with the fonts of its screenshots, so that no
 //! second way of drawing and no font is part of the binary.
 
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use furrow_dashboard::Picture;
-use furrow_env::LOOKED_FOR;
 use tokio::process::Command;
 
 use crate::Failure;
+use crate::commands::headless;
 use crate::commands::scratch::Scratch;
 
 /// A picture takes half a second, on a busy machine some.
@@ -21,11 +19,7 @@ const SCALE: u32 = 2;
 
 /// The program: what is named, or the first that is there.
 pub fn browser(named: Option<&Path>) -> Result<PathBuf, Failure> {
-    let found = match named {
-        Some(path) => Some(path.to_owned()),
-        None => LOOKED_FOR.iter().map(PathBuf::from).find(|path| path.is_file()),
-    };
-    found.filter(|path| path.is_file()).ok_or_else(|| {
+    headless::find(named).filter(|path| path.is_file()).ok_or_else(|| {
         let told = match named {
             Some(path) => format!("--browser: {} is not there", path.display()),
             None => "--png: no Chromium headless shell was found; install it (apt-get install chromium-headless-shell) or name it with --browser"
@@ -41,25 +35,13 @@ pub async fn draw(browser: &Path, picture: &Picture) -> Result<Vec<u8>, Failure>
     let folder = scratch.fresh(picture.name)?;
     let (page, drawn) = (folder.join("plot.html"), folder.join("plot.png"));
     std::fs::write(&page, &picture.html)?;
-    // Whose file it is tells who we are: as root Chromium starts without its sandbox only. The page is ours, runs no script and asks
-    // for nothing.
-    let is_root = std::fs::metadata(&page)?.uid() == 0;
-    let mut command = Command::new(browser);
+    let mut command = headless::command(browser, &folder)?;
     command
-        .args([
-            "--headless",
-            "--hide-scrollbars",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--no-first-run",
-        ])
-        .args(is_root.then_some("--no-sandbox"))
-        .arg(format!("--user-data-dir={}", folder.join("profile").display()))
+        .arg("--hide-scrollbars")
         .arg(format!("--window-size={},{}", picture.width, picture.height))
         .arg(format!("--force-device-scale-factor={SCALE}"))
         .arg(format!("--screenshot={}", drawn.display()))
         .arg(format!("file://{}", page.display()))
-        .stdin(Stdio::null())
         .kill_on_drop(true);
     Ok(shot(command, &drawn)
         .await
