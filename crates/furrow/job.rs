@@ -148,7 +148,7 @@ impl JobFile {
     fn check(self, base: &Path) -> Result<Job, Vec<String>> {
         let resolved = self.clone().resolved(base).text()?;
         let mut problems = Vec::new();
-        let (output_dir, gpu) = (base.join(&self.run.output_dir), self.dashboard.gpu.clone());
+        let (output_dir, gpu_name) = (base.join(&self.run.output_dir), self.dashboard.gpu.clone());
         let run_name = note(self.run.check(), &mut problems);
         let tasks = note(self.tasks.check(base), &mut problems);
         let policy = note(self.policy.resolved(base).check(), &mut problems);
@@ -159,7 +159,9 @@ impl JobFile {
         let eval = note(self.eval.check(base), &mut problems);
         let telemetry = note(self.telemetry.check(), &mut problems);
         let dashboard = note(self.dashboard.resolved(base).check(), &mut problems);
-        let gpu = note(known_gpu(&gpu), &mut problems);
+        // The model knows which devices there are, the dashboard does not.
+        let known = if gpu_name.is_empty() { Ok(()) } else { gpu("dashboard.gpu", &gpu_name).map(drop) };
+        let known = note(known, &mut problems);
         let (
             Some(run_name),
             Some(tasks),
@@ -172,7 +174,7 @@ impl JobFile {
             Some(telemetry),
             Some(dashboard),
             Some(()),
-        ) = (run_name, tasks, policy, env, score, records, limits, eval, telemetry, dashboard, gpu)
+        ) = (run_name, tasks, policy, env, score, records, limits, eval, telemetry, dashboard, known)
         else {
             return Err(problems);
         };
@@ -350,13 +352,10 @@ impl Problem {
     }
 }
 
-/// The model knows which devices there are, the dashboard does not.
-fn known_gpu(name: &str) -> Result<(), Vec<String>> {
-    if name.is_empty() || Device::named(name).is_some() {
-        return Ok(());
-    }
-    let known: Vec<&str> = DEVICES.iter().map(|device| device.name).collect();
-    Err(vec![format!("dashboard.gpu: {name:?} is not known; use one of {}", known.join(", "))])
+/// The GPU of a name whose rates are known; `key` is what the name was given by.
+pub fn gpu(key: &str, name: &str) -> Result<&'static Device, Vec<String>> {
+    let known = || DEVICES.map(|device| device.name).join(", ");
+    Device::named(name).ok_or_else(|| vec![format!("{key}: {name:?} is not known; use one of {}", known())])
 }
 
 #[cfg(test)]

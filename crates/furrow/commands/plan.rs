@@ -7,12 +7,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 use furrow_model::config::Config;
-use furrow_model::floor::{DEVICES, Device, Keep, Mix, Rollout, Transformer, Work};
+use furrow_model::floor::{Device, Keep, Mix, Rollout, Transformer, Work};
 use serde_json::{Value, json};
 
 use self::arena::ArenaArgs;
 use self::simulate::SimulateArgs;
-use crate::{Failure, output};
+use crate::{Failure, job, output};
 use furrow_model::checkpoint::chain;
 
 /// A model, a device, a rollout.
@@ -63,7 +63,7 @@ const KEEPS: [(Keep, &str); 3] = [
 
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<(), Failure> {
-    let device = device(&args.gpu)?;
+    let device = job::gpu("--gpu", &args.gpu).map_err(Failure::Input)?;
     let of_job = args.arena.model()?;
     let checkpoint = of_job.as_ref().map(|model| &model.checkpoint).or(args.checkpoint.as_ref());
     let (name, config) = model(checkpoint)?;
@@ -186,13 +186,6 @@ impl Candidate {
             "screenshot_tokens": self.work.screenshot_tokens(mix.screenshot.0, mix.screenshot.1), "rollouts": rollouts,
         })
     }
-}
-
-fn device(name: &str) -> Result<&'static Device, Failure> {
-    Device::named(name).ok_or_else(|| {
-        let known: Vec<&str> = DEVICES.iter().map(|device| device.name).collect();
-        Failure::Input(vec![format!("--gpu: {name:?} is not known; use one of {}", known.join(", "))])
-    })
 }
 
 fn model(dir: Option<&PathBuf>) -> Result<(String, Config), Failure> {

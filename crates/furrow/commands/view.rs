@@ -144,7 +144,7 @@ pub fn subject(dir: &Path, usd_per_device_hour: Option<f64>) -> Subject {
     let job = std::fs::read_to_string(run_dir.join("job.toml")).ok();
     let table: toml::Table = job.as_deref().and_then(|job| job.parse().ok()).unwrap_or_default();
     // The run's own name, which its coordinator answers with; the folder may be called otherwise by now.
-    let said = table.get("run").and_then(|run| run.get("name")?.as_str()).map(str::to_owned);
+    let said = planned::text(&table, "run.name").map(str::to_owned);
     let folder = || run_dir.file_name().map_or("data set".into(), |name| name.to_string_lossy().into_owned());
     let name = said.unwrap_or_else(folder);
     Subject {
@@ -161,12 +161,8 @@ pub fn subject(dir: &Path, usd_per_device_hour: Option<f64>) -> Subject {
 
 /// What the policy of a job computes with.
 fn device(job: &toml::Table) -> Device {
-    let policy = job.get("policy");
-    let word =
-        |value: Option<&toml::Value>| value.and_then(toml::Value::as_str).unwrap_or_default().to_owned();
-    let kind = word(policy.and_then(|policy| policy.get("kind")));
-    let backend = word(policy.and_then(|policy| policy.get("engine")?.get("backend")));
-    match (kind.as_str(), backend.as_str()) {
+    let word = |path| planned::text(job, path).unwrap_or_default();
+    match (word("policy.kind"), word("policy.engine.backend")) {
         ("model", "cuda") => Device::Gpu,
         ("model", _) => Device::Cpu,
         _ => Device::None,

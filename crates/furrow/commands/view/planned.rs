@@ -38,7 +38,7 @@ impl Floor for OfGpu {
 pub fn planned(job: &Table) -> Option<Planned> {
     let whole = |path| at(job, path).and_then(Value::as_integer);
     let groups = whole("tasks.groups").zip(whole("tasks.group_size"));
-    let has_tokens = at(job, "policy.kind").and_then(Value::as_str) == Some("model");
+    let has_tokens = text(job, "policy.kind") == Some("model");
     let tokens_max = whole("policy.sampling.max_tokens").filter(|_| has_tokens);
     Some(Planned {
         trajectories: groups.and_then(|(groups, size)| u64::try_from(groups.saturating_mul(size)).ok()),
@@ -49,14 +49,18 @@ pub fn planned(job: &Table) -> Option<Planned> {
 
 /// The floor of the job's model on the GPU that its dashboard names; `None` where either is not there.
 pub fn floor(job: &Table) -> Option<Arc<dyn Floor>> {
-    let text = |path| at(job, path).and_then(Value::as_str);
-    let device = Device::named(text("dashboard.gpu")?)?;
-    let keep = match text("policy.context.keep") {
+    let device = Device::named(text(job, "dashboard.gpu")?)?;
+    let keep = match text(job, "policy.context.keep") {
         Some("last_image") => Keep::LastImage,
         _ => Keep::Append,
     };
-    let model = Config::read(Path::new(text("policy.checkpoint")?)).ok()?;
+    let model = Config::read(Path::new(text(job, "policy.checkpoint")?)).ok()?;
     Some(Arc::new(OfGpu { device, model, keep }))
+}
+
+/// The text behind keys that are parted by dots.
+pub fn text<'a>(job: &'a Table, path: &str) -> Option<&'a str> {
+    at(job, path)?.as_str()
 }
 
 /// The value behind keys that are parted by dots.
