@@ -77,7 +77,7 @@ pub(crate) fn overview(
             "trajectories_per_device_hour": with_device.and_then(per_device_hour),
             "ceiling_device_bound": with_device.and_then(|totals| ratio(totals.scored as f64, hours(totals.device_busy()))),
             "ceiling_session_bound": with_device.and_then(ceiling_session_bound),
-            "trajectories_per_slot_hour": totals.and_then(|totals| ratio(totals.scored as f64, hours(totals.slot_total()))),
+            "trajectories_per_slot_hour": totals.and_then(per_slot_hour),
             "trajectories_per_hour": wall_micros.and_then(|micros| ratio(all.scored as f64, micros / MICROS_PER_HOUR)),
             "steps_per_second": wall_seconds.and_then(|seconds| ratio(all.steps as f64, seconds)),
         },
@@ -109,6 +109,11 @@ pub(crate) fn per_device_hour(totals: &Totals) -> Option<f64> {
     ratio(totals.scored as f64, hours(totals.device_total()))
 }
 
+/// Trajectories with a reward for each hour of a slot, full or empty.
+pub(crate) fn per_slot_hour(totals: &Totals) -> Option<f64> {
+    ratio(totals.scored as f64, hours(totals.slot_total()))
+}
+
 /// What the measured figure would be had no slot of the environment workers ever been empty: measured × all slot time ÷ busy slot time.
 fn ceiling_session_bound(totals: &Totals) -> Option<f64> {
     let measured = per_device_hour(totals)?;
@@ -138,7 +143,7 @@ fn interval(successes: u64, judged: u64) -> Option<Value> {
     Some(json!({ "low": low, "high": high }))
 }
 
-fn share(part: u64, whole: u64) -> Option<f64> {
+pub(crate) fn share(part: u64, whole: u64) -> Option<f64> {
     ratio(part as f64, whole as f64)
 }
 

@@ -7,7 +7,7 @@ use furrow_records::view::Tally;
 use furrow_rollout::Cause;
 use serde_json::{Value, json};
 
-use crate::figures::{per_device_hour, ratio};
+use crate::figures::{per_device_hour, per_slot_hour, ratio, share};
 use crate::hours::Totals;
 use crate::live::Live;
 
@@ -52,18 +52,19 @@ pub(crate) fn lines(
     totals: Option<&Totals>,
     live: Option<&Live>,
 ) -> Vec<Value> {
-    let with_slots = totals.filter(|totals| totals.slot_total() > 0);
-    let filled = with_slots.and_then(|totals| ratio(totals.slot_busy() as f64, totals.slot_total() as f64));
-    let tokens = ratio(tally.all.response_tokens as f64, tally.all.steps as f64);
+    let filled = totals.and_then(|totals| share(totals.slot_busy(), totals.slot_total()));
+    let tokens = share(tally.all.response_tokens, tally.all.steps);
     let workers = live.map_or(1, |live| live.progress.env_workers.max(1));
     let work = work(tally, tokens, planned.sessions.saturating_mul(workers));
-    let per_slot_hour =
-        with_slots.and_then(|totals| ratio(totals.scored as f64, totals.slot_total() as f64 / 3.6e9));
     let mut lines = vec![
         line("trajectories", planned.trajectories.map(|all| all as f64), Some(tally.training.scored as f64)),
         line("slots_filled", Some(1.0), filled),
         line("tokens_a_step", planned.tokens_max.map(f64::from), tokens),
-        line("per_slot_hour", work.map(|work| 3600.0 / (work.steps * work.page_seconds)), per_slot_hour),
+        line(
+            "per_slot_hour",
+            work.map(|work| 3600.0 / (work.steps * work.page_seconds)),
+            totals.and_then(per_slot_hour),
+        ),
     ];
     if let Some(floor) = floor {
         let bound = work.filter(|work| work.tokens > 0.0).map(|work| floor.trajectories_per_hour(&work));
@@ -87,7 +88,7 @@ fn work(tally: &Tally, tokens: Option<f64>, sessions: u32) -> Option<Work> {
     let micros: u64 = of_pages.map(|(_, micros)| micros).sum();
     let all = &tally.all;
     let page_seconds = ratio(micros as f64 / 1e6, all.steps as f64).filter(|seconds| *seconds > 0.0)?;
-    let steps = ratio(all.steps as f64, all.trajectories() as f64)?;
+    let steps = share(all.steps, all.trajectories())?;
     Some(Work { steps, tokens: tokens.unwrap_or(0.0), page_seconds, sessions })
 }
 
