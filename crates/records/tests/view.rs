@@ -256,11 +256,14 @@ fn a_million_trajectories() {
     let began = std::time::Instant::now();
     view.catch_up(&never).unwrap();
     let shown = view.shown();
+    let read = rows.div_ceil(100_000) * 100_000;
+    assert_eq!((shown.index.len() as u64, shown.tally.groups, shown.problems.len()), (read, read / 4, 0));
     let per_row = shown.index.bytes() as f64 / shown.index.len() as f64;
     println!("{} rows read in {:.1?}, {per_row:.0} bytes a row", shown.index.len(), began.elapsed());
     for sort in Sort::ALL {
         let began = std::time::Instant::now();
         let found = shown.index.select(&Query { sort: *sort, descending: true, ..Query::default() });
+        assert_eq!(found.len() as u64, read);
         println!("sorted by {}: {} rows in {:.1?}", sort.as_str(), found.len(), began.elapsed());
     }
     let began = std::time::Instant::now();
