@@ -215,8 +215,8 @@ impl SpanLine {
             };
             let request = ExportTraceServiceRequest { resource_spans: vec![resource_spans] };
             let answer = within(self.client.export(request)).await;
-            if let Some(partly) =
-                answer.as_ref().ok().and_then(|answer| answer.get_ref().partial_success.as_ref())
+            if let Ok(answer) = &answer
+                && let Some(partly) = &answer.get_ref().partial_success
             {
                 debug!(rejected = partly.rejected_spans, reason = partly.error_message, "spans in part");
             }
@@ -295,8 +295,8 @@ impl MetricLine {
         };
         let request = ExportMetricsServiceRequest { resource_metrics: vec![resource_metrics] };
         let answer = within(self.client.export(request)).await;
-        if let Some(partly) =
-            answer.as_ref().ok().and_then(|answer| answer.get_ref().partial_success.as_ref())
+        if let Ok(answer) = &answer
+            && let Some(partly) = &answer.get_ref().partial_success
         {
             debug!(rejected = partly.rejected_data_points, reason = partly.error_message, "metrics in part");
         }
