@@ -10,7 +10,8 @@ const MAP: &[(&str, &[&str])] = &[
     ("rollout", &[]),
     ("model", &[]),
     // doors: one outside format each
-    ("telemetry", &["rollout"]),
+    ("storage", &[]),
+    ("telemetry", &["rollout", "storage"]),
     ("wire", &["rollout"]),
     ("tasks", &["rollout"]),
     ("records", &["rollout"]),
@@ -18,8 +19,8 @@ const MAP: &[(&str, &[&str])] = &[
     ("cuda", &["model"]),
     // services never import each other
     ("policy", &["rollout", "wire", "model", "cuda", "openai", "telemetry"]),
-    ("env", &["rollout", "wire", "telemetry"]),
-    ("coordinator", &["rollout", "wire", "tasks", "records", "openai", "telemetry"]),
+    ("env", &["rollout", "wire", "storage", "telemetry"]),
+    ("coordinator", &["rollout", "wire", "tasks", "records", "openai", "storage", "telemetry"]),
     ("dashboard", &["rollout", "wire", "records", "telemetry"]),
     ("testkit", &["rollout"]),
 ];

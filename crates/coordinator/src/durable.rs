@@ -38,7 +38,7 @@ impl DurableFile {
     /// Makes an empty file that must not be there yet. Its name is durable once the directory is synced.
     pub fn create(path: impl Into<PathBuf>) -> Result<Self, DurableError> {
         let path = path.into();
-        let made = OpenOptions::new().append(true).create_new(true).open(&path);
+        let made = furrow_storage::open(&path, OpenOptions::new().append(true).create_new(true));
         let file = made.map_err(DurableError::on("create", &path))?;
         Ok(Self::new(path, file, 0))
     }
@@ -46,7 +46,8 @@ impl DurableFile {
     /// Opens a file and cuts what follows its first `keep` bytes.
     pub fn open(path: impl Into<PathBuf>, keep: u64) -> Result<Self, DurableError> {
         let path = path.into();
-        let file = OpenOptions::new().append(true).open(&path).map_err(DurableError::on("open", &path))?;
+        let opened = furrow_storage::open(&path, OpenOptions::new().append(true));
+        let file = opened.map_err(DurableError::on("open", &path))?;
         let length = file.metadata().map_err(DurableError::on("measure", &path))?.len();
         if length != keep {
             file.set_len(keep).map_err(DurableError::on("cut", &path))?;

@@ -36,7 +36,8 @@ impl RunLock {
     /// Takes the directory, or says who has it.
     pub fn take(run_dir: &Path) -> Result<Self, LockError> {
         let path = run_dir.join("lock");
-        let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).clone();
+        let opened = furrow_storage::open(&path, &options);
         let mut file = opened.map_err(DurableError::on("open", &path))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}

@@ -178,10 +178,12 @@ impl Recorder {
     /// Makes the folder and begins an index.
     pub fn create(folder: &Path, about: About<'_>, limits: ArchiveLimits) -> Result<Self, ArchiveError> {
         let blobs = folder.join("blobs");
-        fs::create_dir_all(&blobs).map_err(|source| failed(&blobs, "cannot be made", source))?;
+        for made in [folder, &blobs] {
+            furrow_storage::create_dir(made).map_err(|source| failed(made, "cannot be made", source))?;
+        }
         let name = about.trajectory.to_string();
         let path = unfinished(folder, &name);
-        let file = File::create(&path).map_err(|source| failed(&path, "cannot be made", source))?;
+        let file = furrow_storage::create(&path).map_err(|source| failed(&path, "cannot be made", source))?;
         let mut recorder = Self {
             folder: folder.to_owned(),
             name,
@@ -247,10 +249,11 @@ impl Recorder {
             return Ok(name);
         }
         let folder = path.parent().unwrap_or(&self.folder);
-        fs::create_dir_all(folder).map_err(|source| failed(folder, "cannot be made", source))?;
+        furrow_storage::create_dir(folder).map_err(|source| failed(folder, "cannot be made", source))?;
         // Two trajectories may keep the same body at once: each under a name of its own first.
         let own = folder.join(format!("{name}.{}.part", self.name));
-        fs::write(&own, body).map_err(|source| failed(&own, "cannot be written", source))?;
+        let written = furrow_storage::create(&own).and_then(|mut file| file.write_all(body));
+        written.map_err(|source| failed(&own, "cannot be written", source))?;
         fs::rename(&own, &path).map_err(|source| failed(&path, "cannot be named", source))?;
         Ok(name)
     }

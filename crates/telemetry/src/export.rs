@@ -199,7 +199,7 @@ impl Exporter {
 
 fn open(path: &Path) -> io::Result<File> {
     fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
-    OpenOptions::new().create(true).read(true).append(true).open(path)
+    furrow_storage::open(path, OpenOptions::new().create(true).read(true).append(true))
 }
 
 /// Whether an earlier process was stopped in the middle of a line.

@@ -3,7 +3,7 @@
 //! The file is opened for appending and each line is one unbuffered write. So lines of several processes do not mix, and what a
 //! process said before it was killed is there: the kernel has it, whatever becomes of the process.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal};
 use std::panic;
 use std::path::{Path, PathBuf};
@@ -106,8 +106,8 @@ impl Logs {
 /// The file for appending, its folder made where it is missing.
 fn open(path: &Path) -> Result<File, LogError> {
     let folder = path.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(folder)
-        .and_then(|()| OpenOptions::new().create(true).append(true).open(path))
+    furrow_storage::create_dir(folder)
+        .and_then(|()| furrow_storage::open(path, OpenOptions::new().create(true).append(true)))
         .map_err(|source| LogError::Open { path: path.to_owned(), source })
 }
 

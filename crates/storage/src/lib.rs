@@ -1,0 +1,212 @@
+//! Files that a run writes below its directory: each is opened as itself, never through a link, and only if it is this user's own.
+//!
+//! A run directory may lie where others can write, or come out of an archive. A file there that is a link leads a process that cuts,
+//! appends or overwrites to a file elsewhere, with that process's rights. So every file that a run opens for writing passes
+//! [`open`], and every folder it works in passes [`check_dir`]. What is only read (a data set, also a stranger's) need not.
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+/// Opens a file by these options. Refuses a symbolic link, a file with several names (hard links), anything but a regular file, and a
+/// file of another user; the error says which.
+///
+/// `options` must not ask to truncate: that would empty the file before it was looked at. Cut the file that comes back.
+pub fn open(path: &Path, options: &OpenOptions) -> io::Result<File> {
+    let mut options = options.clone();
+    // Without O_NONBLOCK a named pipe that nobody reads would block for ever; on a regular file it changes nothing.
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let file = options.open(path).map_err(|error| match error.raw_os_error() {
+        Some(libc::ELOOP) => refused("it is a symbolic link"),
+        _ => error,
+    })?;
+    check_metadata(&file.metadata()?)?;
+    Ok(file)
+}
+
+/// Makes a file, or empties the one that is there once it passed the checks of [`open`].
+pub fn create(path: &Path) -> io::Result<File> {
+    let file = open(path, OpenOptions::new().write(true).create(true))?;
+    file.set_len(0)?;
+    Ok(file)
+}
+
+/// Makes a folder and those above it, and checks the last as [`check_dir`] does.
+pub fn create_dir(path: &Path) -> io::Result<()> {
+    check_dir(path)?;
+    fs::create_dir_all(path)
+}
+
+/// The same check of a file that another library opens, such as a database's. One that is not there passes.
+pub fn check_file(path: &Path) -> io::Result<()> {
+    match path.symlink_metadata() {
+        Ok(metadata) => check_metadata(&metadata),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Refuses a folder that is a link, no folder, or another user's. One that is not there passes.
+pub fn check_dir(path: &Path) -> io::Result<()> {
+    let metadata = match path.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other?,
+    };
+    if !metadata.is_dir() {
+        return Err(refused(&format!("it is {}, not a folder", kind(&metadata))));
+    }
+    check_owner(&metadata)
+}
+
+fn check_metadata(metadata: &Metadata) -> io::Result<()> {
+    if !metadata.is_file() {
+        return Err(refused(&format!("it is {}", kind(metadata))));
+    }
+    // A file that was opened and then removed has no name left; it leads nowhere.
+    if metadata.nlink() > 1 {
+        return Err(refused(&format!("it has {} names (hard links)", metadata.nlink())));
+    }
+    check_owner(metadata)
+}
+
+fn check_owner(metadata: &Metadata) -> io::Result<()> {
+    let (owner, own) = (metadata.uid(), rustix::process::geteuid().as_raw());
+    if owner == own {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!(
+            "it belongs to user {owner} and this process runs as user {own}; run as its owner, or change the owner"
+        ),
+    ))
+}
+
+fn kind(metadata: &Metadata) -> &'static str {
+    let kind = metadata.file_type();
+    match () {
+        () if kind.is_symlink() => "a symbolic link",
+        () if kind.is_dir() => "a folder",
+        () if kind.is_fifo() => "a named pipe",
+        () if kind.is_socket() => "a socket",
+        () if kind.is_file() => "a file",
+        () => "a device",
+    }
+}
+
+fn refused(what: &str) -> io::Error {
+    let why =
+        format!("{what}: a run opens its own regular files alone; put the file itself here, or move it away");
+    io::Error::new(io::ErrorKind::InvalidInput, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::unix::fs::symlink;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    struct Fixture {
+        dir: tempfile::TempDir,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            fs::write(dir.path().join("users"), "root").unwrap();
+            fs::write(dir.path().join("own"), "mine").unwrap();
+            fs::create_dir(dir.path().join("folder")).unwrap();
+            symlink("users", dir.path().join("link")).unwrap();
+            symlink("nothing", dir.path().join("dangling")).unwrap();
+            symlink("folder", dir.path().join("folder-link")).unwrap();
+            fs::hard_link(dir.path().join("users"), dir.path().join("second-name")).unwrap();
+            rustix::fs::mknodat(
+                rustix::fs::CWD,
+                dir.path().join("pipe"),
+                rustix::fs::FileType::Fifo,
+                rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+                0,
+            )
+            .unwrap();
+            Self { dir }
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.dir.path().join(name)
+        }
+    }
+
+    /// Opens a name in every way a run does; all of them end alike, and nothing is changed by a refusal.
+    #[track_caller]
+    fn check(name: &str, want: Result<(), &str>) {
+        let fixture = Fixture::new();
+        let path = fixture.path(name);
+        let append = OpenOptions::new().append(true).create(true).clone();
+        let both = OpenOptions::new().read(true).write(true).create(true).clone();
+        for options in [append, both] {
+            let opened = open(&path, &options).map(drop).map_err(|error| error.to_string());
+            match (&opened, want) {
+                (Ok(()), Ok(())) => {}
+                (Err(why), Err(part)) if why.contains(part) => {}
+                _ => panic!("{name}: {opened:?}, not {want:?}"),
+            }
+        }
+        let checked = check_file(&path).map_err(|error| error.to_string());
+        assert_eq!(checked.is_ok(), want.is_ok(), "{name}: {checked:?}");
+        assert_eq!(fs::read_to_string(fixture.path("users")).unwrap(), "root", "{name}");
+        assert!(!fixture.path("nothing").exists(), "{name}");
+    }
+
+    #[test]
+    fn a_file_is_opened_as_itself_or_not_at_all() {
+        check("own", Ok(()));
+        check("new", Ok(()));
+        check("link", Err("it is a symbolic link"));
+        check("dangling", Err("it is a symbolic link"));
+        check("users", Err("it has 2 names (hard links)"));
+        check("second-name", Err("it has 2 names (hard links)"));
+        check("pipe", Err(""));
+        check("folder", Err(""));
+    }
+
+    #[test]
+    fn a_file_that_was_opened_is_written_to() {
+        let fixture = Fixture::new();
+        let mut file = open(&fixture.path("own"), OpenOptions::new().append(true)).unwrap();
+        file.write_all(b" alone").unwrap();
+        assert_eq!(fs::read_to_string(fixture.path("own")).unwrap(), "mine alone");
+    }
+
+    #[test]
+    fn a_folder_is_a_folder() {
+        let fixture = Fixture::new();
+        check_dir(&fixture.path("folder")).unwrap();
+        check_dir(&fixture.path("not-there")).unwrap();
+        for (name, part) in
+            [("folder-link", "a symbolic link, not a folder"), ("own", "a file, not a folder")]
+        {
+            let why = check_dir(&fixture.path(name)).unwrap_err().to_string();
+            assert!(why.contains(part), "{why}");
+        }
+    }
+
+    /// Only root can give a file away, so this part of the test is root's.
+    #[test]
+    fn what_another_user_owns_is_refused() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let fixture = Fixture::new();
+        for name in ["own", "folder"] {
+            std::os::unix::fs::chown(fixture.path(name), Some(65534), None).unwrap();
+        }
+        let part = "it belongs to user 65534 and this process runs as user 0";
+        let why = open(&fixture.path("own"), OpenOptions::new().append(true)).unwrap_err().to_string();
+        assert!(why.contains(part), "{why}");
+        let why = check_dir(&fixture.path("folder")).unwrap_err().to_string();
+        assert!(why.contains(part), "{why}");
+    }
+}
