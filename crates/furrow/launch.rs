@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use furrow_coordinator::Identity;
+use furrow_coordinator::{Identity, RunLock};
 use furrow_env::sim::{Air, SimConfig};
 use furrow_env::{Archives, Chromium, EnvConfig, Made, Make, Root, Site, Sites, Stages};
 use furrow_policy::{Endpoint, PolicyConfig};
@@ -98,8 +98,8 @@ impl Launch {
         Ok(self)
     }
 
-    /// What the coordinator is told.
-    pub fn coordinator(self, resume: bool) -> Result<furrow_coordinator::Job, Failure> {
+    /// What the coordinator is told. It holds the run directory by `lock` until it is over.
+    pub fn coordinator(self, resume: bool, lock: RunLock) -> Result<furrow_coordinator::Job, Failure> {
         let Self { job, set, eval } = self;
         let evaluated = eval.as_ref().map(TaskSet::fingerprint).unwrap_or_default();
         let identity = identity(&job.resolved, &[set.fingerprint(), evaluated].join(" "))?;
@@ -107,6 +107,7 @@ impl Launch {
         Ok(furrow_coordinator::Job {
             run_id: job.run_name,
             run_dir: job.run_dir,
+            lock: Some(lock),
             resume,
             identity,
             job_toml: job.resolved,

@@ -1,7 +1,7 @@
 //! The run directory: made once, never reused by accident.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use furrow_coordinator::RunLock;
@@ -54,35 +54,37 @@ pub fn address(dir: &Path) -> Result<String, Failure> {
     Ok(text.trim().chars().take(512).collect())
 }
 
-/// Makes the directory ready for a run and writes the resolved job into it.
-pub fn prepare(dir: &Path, begin: Begin, resolved_job: &str) -> Result<(), Failure> {
-    let holds_run = dir.join("ledger.sqlite").exists();
-    match begin {
-        Begin::Fresh if holds_run => {
-            return Err(refused(
-                dir,
-                "holds a run already; go on with it by --resume, start over by --clean, or give run.name another name",
-            ));
-        }
-        Begin::Fresh if !is_empty(dir)? => {
-            return Err(refused(
-                dir,
-                "is not empty; name another run.output_dir or run.name, or start over by --clean",
-            ));
-        }
-        Begin::Resume if !holds_run => {
-            return Err(refused(dir, "holds no run to resume; leave --resume out"));
-        }
-        _ => {}
-    }
+/// Takes the directory for a run, makes it ready and writes the resolved job into it.
+///
+/// Nothing in it is changed before the lock is held: what is there may be a living run's.
+pub fn prepare(dir: &Path, begin: Begin, resolved_job: &str) -> Result<RunLock, Failure> {
+    check(dir, begin)?;
     fs::create_dir_all(dir).map_err(|why| refused(dir, &format!("cannot be made: {why}")))?;
+    let lock = RunLock::take(dir).map_err(|held| Failure::Input(vec![crate::chain(&held.into())]))?;
+    // Another may have begun and ended since the first look.
+    check(dir, begin)?;
     if begin == Begin::Clean {
-        // Nobody may be at work in what is removed; the lock is freed again for the coordinator that takes it next.
-        let _lock = RunLock::take(dir).map_err(|held| Failure::Input(vec![held.to_string()]))?;
         CONTENTS.iter().try_for_each(|name| remove(&dir.join(name)))?;
     }
     write_whole(&dir.join("job.toml"), resolved_job)?;
-    Ok(())
+    Ok(lock)
+}
+
+/// Whether what lies in the directory is what this start expects.
+fn check(dir: &Path, begin: Begin) -> Result<(), Failure> {
+    let holds_run = dir.join("ledger.sqlite").exists();
+    match begin {
+        Begin::Fresh if holds_run => Err(refused(
+            dir,
+            "holds a run already; go on with it by --resume, start over by --clean, or give run.name another name",
+        )),
+        Begin::Fresh if !is_empty(dir)? => Err(refused(
+            dir,
+            "is not empty; name another run.output_dir or run.name, or start over by --clean",
+        )),
+        Begin::Resume if !holds_run => Err(refused(dir, "holds no run to resume; leave --resume out")),
+        _ => Ok(()),
+    }
 }
 
 fn refused(dir: &Path, why: &str) -> Failure {
@@ -114,7 +116,7 @@ fn remove(path: &Path) -> io::Result<()> {
 /// Under a temporary name first, so that a reader never sees half a file.
 fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     let unfinished: PathBuf = path.with_extension("toml.tmp");
-    fs::write(&unfinished, text)?;
+    furrow_storage::create(&unfinished)?.write_all(text.as_bytes())?;
     fs::rename(&unfinished, path)
 }
 
@@ -125,7 +127,7 @@ mod tests {
     #[track_caller]
     fn check(dir: &Path, begin: Begin, want: &str) {
         let got = match prepare(dir, begin, "x = 1\n") {
-            Ok(()) => "ready".to_owned(),
+            Ok(_lock) => "ready".to_owned(),
             Err(Failure::Input(problems)) => problems.join("; "),
             Err(Failure::Work(error)) => error.to_string(),
         };
@@ -149,8 +151,32 @@ mod tests {
         check(&dir, Begin::Clean, "ready");
         assert!(!dir.join("ledger.sqlite").exists());
         assert!(dir.join("mine.txt").exists(), "--clean removes what a run made, nothing else");
+        fs::write(dir.join("ledger.sqlite"), "").unwrap();
         let held = RunLock::take(&dir).unwrap();
-        check(&dir, Begin::Clean, "in use by pid");
+        write_address(&dir, "127.0.0.1:1").unwrap();
+        for begin in [Begin::Clean, Begin::Resume] {
+            let refused = prepare(&dir, begin, "x = 2\n").map(drop);
+            let Err(Failure::Input(problems)) = refused else { panic!("{begin:?}: {refused:?}") };
+            assert!(problems[0].contains("in use by pid"), "{begin:?}: {problems:?}");
+            assert_eq!(fs::read_to_string(dir.join("job.toml")).unwrap(), "x = 1\n", "{begin:?}");
+            assert_eq!(address(&dir).unwrap(), "127.0.0.1:1", "{begin:?}");
+        }
         drop(held);
+    }
+
+    #[test]
+    fn a_file_of_the_run_that_is_a_link_is_not_written_through() {
+        let temp = tempfile::tempdir().unwrap();
+        let (dir, users) = (temp.path().join("run"), temp.path().join("users"));
+        fs::create_dir(&dir).unwrap();
+        fs::write(&users, "root").unwrap();
+        for name in ["lock", "job.toml.tmp", "coordinator.toml.tmp"] {
+            let link = dir.join(name);
+            std::os::unix::fs::symlink(&users, &link).unwrap();
+            let outcome = prepare(&dir, Begin::Clean, "x = 1\n").and_then(|_lock| write_address(&dir, "a:1"));
+            assert!(outcome.is_err(), "{name}");
+            assert_eq!(fs::read_to_string(&users).unwrap(), "root", "{name}");
+            fs::remove_file(link).unwrap();
+        }
     }
 }

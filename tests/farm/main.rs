@@ -12,6 +12,7 @@ mod kills;
 mod otlp;
 mod planted;
 mod recompute;
+mod recovery;
 mod remote;
 mod replay;
 mod serve;

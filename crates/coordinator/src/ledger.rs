@@ -40,6 +40,12 @@ pub trait Ledger: Send {
 
     /// What became of a trajectory, settled ones included; `None` when the ledger never heard of it.
     fn fate(&mut self, trajectory: &Id<Trajectory>) -> Result<Option<Fate>, LedgerError>;
+
+    /// Every shard that the manifest names, as the ledger remembers it, in the order of the manifest's versions.
+    fn published_shards(&mut self) -> Result<Vec<PublishedShard>, LedgerError>;
+
+    /// How far a shard is; `None` when the ledger never heard of it.
+    fn shard_phase(&mut self, shard: &Id<Shard>) -> Result<Option<ShardPhase>, LedgerError>;
 }
 
 /// A decision to be remembered.
@@ -79,6 +85,13 @@ pub enum Mutation {
         /// Which.
         trajectory_id: Id<Trajectory>,
         /// Its end, one of the farm's.
+        ended: Ended,
+    },
+    /// What was acknowledged of a trajectory is damaged. It may have been scored, but no shard holds it: from now on it failed.
+    RecordLost {
+        /// Which.
+        trajectory_id: Id<Trajectory>,
+        /// Its end, `record_lost`.
         ended: Ended,
     },
     /// A group takes no more attempts; none is open.
@@ -136,7 +149,7 @@ pub enum Mutation {
         /// Why problems were left out; `None`: none were.
         cut: Option<String>,
     },
-    /// An opened shard will never be written; its rows wait for another.
+    /// A shard that no manifest names is given up, opened or written; its rows wait for another.
     ShardAbandoned {
         /// Which.
         shard_id: Id<Shard>,
@@ -376,6 +389,35 @@ pub struct ShardRow {
     pub replaces: Vec<String>,
 }
 
+/// A shard that the manifest names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublishedShard {
+    /// The shard.
+    pub shard_id: Id<Shard>,
+    /// Number of the manifest commit that names it.
+    pub manifest_version: u64,
+    /// Its files.
+    pub files: Vec<WrittenFile>,
+    /// Files of the data set whose rows it holds instead.
+    pub replaces: Vec<String>,
+}
+
+/// How far a shard is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ShardPhase {
+    /// Its id is taken; its files may be anywhere between the first byte and the last name.
+    Opened,
+    /// Its files are whole and durable.
+    Written,
+    /// The manifest names it.
+    Published {
+        /// Number of the manifest commit.
+        manifest_version: u64,
+    },
+    /// It was given up; its files may be removed.
+    Abandoned,
+}
+
 /// An evaluation and where it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EvaluationRow {
@@ -512,6 +554,7 @@ impl Mutation {
             Mutation::Finished { .. } => "finish",
             Mutation::Scored { .. } => "score",
             Mutation::Failed { .. } => "fail",
+            Mutation::RecordLost { .. } => "record_lost",
             Mutation::GroupClosed { .. } => "group_close",
             Mutation::ShardOpened(_) => "shard_open",
             Mutation::ShardWritten { .. } => "shard_write",
@@ -549,7 +592,8 @@ impl Mutation {
             Mutation::Assigned(start) => start.trajectory_id.as_str(),
             Mutation::Finished { trajectory_id, .. }
             | Mutation::Scored { trajectory_id, .. }
-            | Mutation::Failed { trajectory_id, .. } => trajectory_id.as_str(),
+            | Mutation::Failed { trajectory_id, .. }
+            | Mutation::RecordLost { trajectory_id, .. } => trajectory_id.as_str(),
             Mutation::GroupClosed { group_id, .. } => group_id.as_str(),
             Mutation::ShardOpened(opening) => opening.shard_id.as_str(),
             Mutation::ShardWritten { shard_id, .. }
@@ -580,6 +624,9 @@ impl Mutation {
             }
             Mutation::Failed { ended, .. } if !may_fail(ended.end) => {
                 Some(format!("{} is the policy's own end, no failure", ended.end.as_str()))
+            }
+            Mutation::RecordLost { ended, .. } if ended.end != End::RecordLost => {
+                Some(format!("{} is no damage", ended.end.as_str()))
             }
             Mutation::Scored { verdict, .. } => match verdict.score.reward {
                 Some(reward) if reward.is_finite() => verdict.flaw(),

@@ -21,7 +21,7 @@ use crate::judge::JudgeConfig;
 use crate::ledger::{Ledger, LedgerError, Mutation, RunOpening, SqliteLedger, Standing, TrajectoryRow};
 use crate::lock::{LockError, RunLock};
 use crate::plan::{JobPlan, UnknownTask};
-use crate::publish::{PublishError, PublishSettings, Publisher, Recovered};
+use crate::publish::{PublishError, PublishSettings, Publisher, Recovered, check_run_dir};
 use crate::service::versions;
 use crate::spool::{Key, RecoveredTrajectory, Spool, SpoolError};
 
@@ -32,6 +32,8 @@ pub struct Job {
     pub run_id: Id<Run>,
     /// Its directory: `ledger.sqlite`, `spool/` and `data/` are made in it.
     pub run_dir: PathBuf,
+    /// The lock on the directory, where the caller has taken it to prepare the directory; `None`: it is taken here.
+    pub lock: Option<RunLock>,
     /// Whether a run that is in the directory goes on; else the directory must be without one.
     pub resume: bool,
     /// What a resumed job must not change.
@@ -71,8 +73,8 @@ pub struct Coordinator {
 /// Why a coordinator did not start or had to stop.
 #[derive(Debug, thiserror::Error)]
 pub enum CoordinatorError {
-    /// The run directory cannot be made.
-    #[error("cannot make the run directory")]
+    /// The run directory cannot be made or used.
+    #[error("cannot use the run directory")]
     RunDir(#[source] DurableError),
     /// Somebody else has it.
     #[error("cannot take the run directory")]
@@ -123,14 +125,19 @@ pub enum CoordinatorError {
 
 impl Coordinator {
     /// Takes the run directory and brings everything in it into agreement. Blocks: not for async code.
-    pub fn open(job: Job) -> Result<Self, CoordinatorError> {
+    pub fn open(mut job: Job) -> Result<Self, CoordinatorError> {
         make_durable_dir(&job.run_dir).map_err(CoordinatorError::RunDir)?;
-        let lock = RunLock::take(&job.run_dir).map_err(CoordinatorError::Lock)?;
+        let lock = match job.lock.take() {
+            Some(lock) => lock,
+            None => RunLock::take(&job.run_dir).map_err(CoordinatorError::Lock)?,
+        };
+        check_run_dir(&job.run_dir).map_err(CoordinatorError::RunDir)?;
         let ledger = open_ledger(&job)?;
         let opened = Spool::open(job.run_dir.join("spool"), job.limits.spool);
         let (spool, found) = opened.map_err(CoordinatorError::Spool)?;
         tell_recovered(&found);
         let settings = PublishSettings {
+            run_dir: job.run_dir.clone(),
             data_dir: job.run_dir.join("data"),
             run_id: job.run_id.clone(),
             job_toml: job.job_toml,
@@ -180,7 +187,7 @@ fn tell_recovered(found: &[RecoveredTrajectory]) {
     SpoolRecovered {
         files: found.len() as u64,
         records: found.iter().map(records).sum(),
-        cut_bytes: found.iter().map(|found| found.cut_bytes).sum(),
+        cut_bytes: found.iter().map(|found| found.tail.torn_bytes()).sum(),
     }
     .emit();
 }

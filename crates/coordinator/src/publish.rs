@@ -4,8 +4,10 @@
 //! them written; the manifest names them only then; the spool keeps everything until it does. Between any two stages a crash
 //! leaves something [`recover`](Publisher::recover) finishes or undoes.
 
+mod reconcile;
 mod record;
 mod recover;
+mod settle;
 mod thread;
 
 #[cfg(test)]
@@ -26,9 +28,12 @@ use tokio::runtime::{Builder, Runtime};
 use crate::crash;
 use crate::durable::DurableError;
 use crate::ledger::{LedgerError, LedgerHandle, Mutation, ShardOpening};
+use crate::lost_found::LostFoundError;
 use crate::spool::{Key, Spool, SpoolError};
+pub use reconcile::Disagreement;
 pub use record::TrajectoryFacts;
 pub use recover::Recovered;
+pub(crate) use recover::check_run_dir;
 pub use thread::{PublishHandle, PublishReport, PublishReports};
 
 /// How long a shard whose files are written waits for room for its manifest commit.
@@ -98,6 +103,8 @@ pub struct Published {
 /// What a publisher needs to know of the job.
 #[derive(Debug, Clone)]
 pub struct PublishSettings {
+    /// The run's directory.
+    pub run_dir: PathBuf,
     /// The run's `data` folder.
     pub data_dir: PathBuf,
     /// The run.
@@ -138,9 +145,10 @@ pub enum PublishError {
         /// Why.
         source: WireError,
     },
-    /// The ledger acknowledged what the spool does not hold.
+    /// What was acknowledged cannot be read back while the run is going on.
     #[error(
-        "{trajectory} was acknowledged, but {what}: the disk lost what it had synced, or somebody changed spool/"
+        "{trajectory} was acknowledged, but {what}: its file in spool/ is damaged. Start again with --resume: it is put aside there, and \
+         the run goes on without it"
     )]
     Lost {
         /// Which.
@@ -156,14 +164,43 @@ pub enum PublishError {
         /// Which.
         trajectory: Id<Trajectory>,
     },
-    /// The manifest names a shard that the ledger says was never written.
+    /// An acknowledged trajectory has no file in the spool.
     #[error(
-        "the manifest names shard {shard_id}, which the ledger holds for unfinished: the ledger is older than the data set"
+        "{trajectory} was acknowledged ({what}), but spool/ has no file of it: put spool/ back as it was when ledger.sqlite was copied. If \
+         it is gone for good, an empty file {trajectory}.spool there gives this one trajectory up"
     )]
-    LedgerBehind {
+    Absent {
         /// Which.
-        shard_id: Id<Shard>,
+        trajectory: Id<Trajectory>,
+        /// What the spool must hold of it.
+        what: String,
     },
+    /// Ledger and manifest contradict each other.
+    #[error(transparent)]
+    Disagreement(#[from] Disagreement),
+    /// A commit is missing that neither the ledger nor a file of scores can make again.
+    #[error(
+        "manifest commit {version} is missing or damaged, and neither the ledger nor data/scores/ knows what it was: put data/manifest/ \
+         back from the copy that data/ came from"
+    )]
+    CommitLost {
+        /// Its number.
+        version: u64,
+    },
+    /// The ledger remembers files of the data set that are not on the disk, nor in the manifest.
+    #[error(
+        "{count} files that ledger.sqlite calls published are neither in the manifest nor whole on the disk, {} first: data/ is older than \
+         the ledger. Put data/ back from the copy that ledger.sqlite came from", first.display()
+    )]
+    FilesLost {
+        /// How many.
+        count: usize,
+        /// One of them.
+        first: PathBuf,
+    },
+    /// Something could not be put aside.
+    #[error(transparent)]
+    LostFound(#[from] LostFoundError),
     /// The shard would bear a name that is no id.
     #[error("shard {index} of run {run_id} cannot be named")]
     Unnamable {
@@ -368,7 +405,7 @@ impl Publisher {
     }
 
     fn shard_plan(&self, shard_id: &Id<Shard>) -> ShardPlan {
-        let PublishSettings { data_dir, run_id, job_toml, records } = self.settings.clone();
+        let PublishSettings { data_dir, run_id, job_toml, records, .. } = self.settings.clone();
         let RecordsConfig { row_group_bytes, compression_level, .. } = records;
         let shard_id = shard_id.clone();
         ShardPlan { data_dir, shard_id, run_id, job_toml, row_group_bytes, compression_level }

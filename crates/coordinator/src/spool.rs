@@ -24,7 +24,7 @@ use crate::crash;
 use crate::durable::DurableError;
 pub use entry::{Entry, Key, PAYLOAD_BYTES_MAX};
 use files::SpoolFiles;
-pub use files::{Appended, RecoveredTrajectory};
+pub use files::{Appended, Flaw, RecoveredTrajectory, Tail};
 pub use reader::SpoolReader;
 
 /// Every place of this module where a test can kill the process.
@@ -134,7 +134,8 @@ pub enum SpoolError {
 }
 
 impl Spool {
-    /// Opens the directory, making it when there is none, cuts torn tails and says what is there.
+    /// Opens the directory, making it when there is none, and says what is there. A torn tail stays until [`cut`](Self::cut) or the next
+    /// append; a file that is damaged takes no more.
     pub fn open(
         dir: impl Into<PathBuf>,
         limits: SpoolLimits,
@@ -199,6 +200,16 @@ impl Spool {
         self.ask(|answer| Request::Seal { trajectory: trajectory.clone(), answer })
     }
 
+    /// Cuts what follows the whole entries of a trajectory's file. Blocks: not for async code.
+    pub fn cut(&self, trajectory: &Id<Trajectory>) -> Result<(), SpoolError> {
+        self.ask(|answer| Request::Cut { trajectory: trajectory.clone(), answer })
+    }
+
+    /// The file of a trajectory.
+    pub fn path(&self, trajectory: &Id<Trajectory>) -> PathBuf {
+        files::path_of(&self.owner.dir, trajectory)
+    }
+
     /// Throws a trajectory's file away; only after the manifest names its rows. Blocks: not for async code.
     ///
     /// The removal is not synced: a file that comes back after a power cut is found published and removed again.
@@ -258,6 +269,7 @@ enum Request {
     Append(Append),
     Measure { trajectory: Id<Trajectory>, answer: oneshot::Sender<Result<u64, SpoolError>> },
     Seal { trajectory: Id<Trajectory>, answer: oneshot::Sender<Result<u64, SpoolError>> },
+    Cut { trajectory: Id<Trajectory>, answer: oneshot::Sender<Result<(), SpoolError>> },
     Delete { trajectory: Id<Trajectory>, answer: oneshot::Sender<Result<(), SpoolError>> },
 }
 
@@ -321,6 +333,9 @@ impl Worker {
             }
             Request::Seal { trajectory, answer } => {
                 answer.send(self.files.seal(&trajectory)).ok();
+            }
+            Request::Cut { trajectory, answer } => {
+                answer.send(self.files.cut(&trajectory)).ok();
             }
             Request::Delete { trajectory, answer } => {
                 answer.send(self.files.delete(&trajectory)).ok();

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
+use furrow_coordinator::PutAside;
 use furrow_env::{Chromium, EnvFile, Sites};
 use serde::Serialize;
 
@@ -16,6 +17,9 @@ pub struct DoctorArgs {
     /// Browser to try instead of the one that would be found
     #[arg(long, env = "FURROW_BROWSER")]
     browser: Option<PathBuf>,
+    /// List what starts of this run put aside in its lost+found, instead of looking at the machine
+    #[arg(long, value_name = "DIR", conflicts_with = "browser")]
+    run: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -33,6 +37,9 @@ struct Finding {
 
 /// Runs the command.
 pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
+    if let Some(run) = &args.run {
+        return lost_and_found(run, args.json);
+    }
     let [browser, limits] = browser(args)?;
     let findings =
         vec![browser, limits, setpriv(), shared_memory(), fonts(), memory(), temporary_folder(), gpu()];
@@ -51,6 +58,34 @@ pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
         0 => Ok(()),
         bad => Err(anyhow::anyhow!("{bad} things to put right").into()),
     }
+}
+
+/// What a run could not account for: files of no shard, damaged spool files, manifest commits that cannot be read.
+fn lost_and_found(run: &Path, as_json: bool) -> Result<(), Failure> {
+    if !run.join("ledger.sqlite").exists() {
+        let why =
+            format!("--run: {} holds no run; name the directory with ledger.sqlite in it", run.display());
+        return Err(Failure::Input(vec![why]));
+    }
+    let found = furrow_coordinator::lost_and_found(run)?;
+    if as_json {
+        return Ok(output::json(&found)?);
+    }
+    if found.is_empty() {
+        output::line(format!("{}: nothing was put aside", run.display()));
+        return Ok(());
+    }
+    output::line(format!("{} things were put aside; remove what you do not need:", found.len()));
+    for PutAside { from, kept_as, why, copied_bytes } in &found {
+        let how = copied_bytes
+            .map_or_else(|| "moved".to_owned(), |bytes| format!("copied, {}", output::bytes(bytes)));
+        output::line(format!(
+            "  {}  ({how})\n      was {}: {why}",
+            run.join(kept_as).display(),
+            from.display()
+        ));
+    }
+    Ok(())
 }
 
 /// Whether `policy.engine.backend = "cuda"` finds a device. A farm runs without one.

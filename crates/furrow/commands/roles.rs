@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use clap::Args;
+use furrow_coordinator::core::Over;
 use furrow_policy::Listening;
 use furrow_telemetry::Role;
 use furrow_wire::Tcp;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::commands::run::BeginArgs;
+use crate::commands::run::{BeginArgs, scored_something};
 use crate::launch::{self, AirArgs, Launch};
 use crate::run_dir::{self, Begin};
 use crate::{Failure, JobArgs, output};
@@ -67,7 +68,7 @@ pub fn coordinator(args: &CoordinatorArgs) -> Result<(), Failure> {
         if begin == Begin::Resume {
             launch.check_same_job()?;
         }
-        run_dir::prepare(&dir, begin, &launch.job.resolved)?;
+        let lock = run_dir::prepare(&dir, begin, &launch.job.resolved)?;
         run_dir::write_address(&dir, &listener.local_addr()?.to_string())?;
         launch::logs(&dir, Role::Coordinator, &telemetry)?;
         output::line(format!("coordinator of {} listens on {}", launch.job.run_name, listener.local_addr()?));
@@ -75,15 +76,17 @@ pub fn coordinator(args: &CoordinatorArgs) -> Result<(), Failure> {
         let over = CancellationToken::new();
         let name = launch::process_name("coordinator");
         let metrics = launch::metrics(&launch.job, Role::Coordinator, &name, over.clone())?;
-        let job = launch.coordinator(begin == Begin::Resume)?;
+        let job = launch.coordinator(begin == Begin::Resume, lock)?;
         let summary = furrow_coordinator::run(job, furrow_wire::accept(listener), stop).await;
         over.cancel();
         metrics.await?;
-        match summary?.over {
-            furrow_coordinator::core::Over::TooManyFailures { detail } => {
+        let summary = summary?;
+        match &summary.over {
+            Over::TooManyFailures { detail } => {
                 Err(anyhow::anyhow!("the farm failed too often and stopped: {detail}").into())
             }
-            _ => Ok(()),
+            Over::Complete => scored_something(&summary, &dir),
+            Over::Drained { .. } => Ok(()),
         }
     })
 }

@@ -1,10 +1,11 @@
 //! `furrow run`: every role in one process over loopback gRPC, the same code path as a cluster.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use furrow_coordinator::Summary;
+use furrow_coordinator::{RunLock, Summary};
 use furrow_env::Stages;
 use furrow_policy::{Endpoint, Listening};
 use furrow_telemetry::Role;
@@ -73,10 +74,12 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
             launch.check_same_job()?;
         }
         let chats = launch::chats(&launch.job.policy).await?;
-        let prepared = run_dir::prepare(&dir, begin, &launch.job.resolved)
-            .and_then(|()| launch::logs(&dir, Role::Run, &launch.job.telemetry));
+        let prepared = run_dir::prepare(&dir, begin, &launch.job.resolved).and_then(|lock| {
+            launch::logs(&dir, Role::Run, &launch.job.telemetry)?;
+            Ok(lock)
+        });
         let outcome = match prepared {
-            Ok(()) => farm(launch, stages.clone(), chats, begin, args.json).await,
+            Ok(lock) => farm(launch, stages.clone(), chats, begin, lock, args.json).await,
             Err(failure) => Err(failure),
         };
         stages.close().await;
@@ -90,6 +93,7 @@ async fn farm(
     stages: Arc<dyn Stages>,
     chats: Option<Endpoint>,
     begin: Begin,
+    lock: RunLock,
     as_json: bool,
 ) -> Result<(Summary, ProgressResponse), Failure> {
     let stop = launch::stop_on_signal()?;
@@ -105,7 +109,7 @@ async fn farm(
     let connect: Arc<dyn Connect> = Arc::new(Tcp::default());
     let (env_config, policy_config) = (launch.job.env.worker.clone(), launch.job.policy.clone());
     let grace = env_config.drain_grace;
-    let job = launch.coordinator(begin == Begin::Resume)?;
+    let job = launch.coordinator(begin == Begin::Resume, lock)?;
 
     let policy_stop = CancellationToken::new();
     let coordinating = furrow_coordinator::run(job, furrow_wire::accept(coordinator), stop.clone());
@@ -181,12 +185,7 @@ async fn watch(address: &str, over: CancellationToken, as_json: bool) -> Result<
     Ok(last)
 }
 
-fn conclude(
-    summary: &Summary,
-    last: &ProgressResponse,
-    dir: &std::path::Path,
-    as_json: bool,
-) -> Result<(), Failure> {
+fn conclude(summary: &Summary, last: &ProgressResponse, dir: &Path, as_json: bool) -> Result<(), Failure> {
     use furrow_coordinator::core::Over;
     let now = &summary.progress;
     let failed: u64 = now.failed.values().sum();
@@ -200,15 +199,18 @@ fn conclude(
         figures["run_dir"] = dir.display().to_string().into();
         output::json(&figures)?;
     } else {
-        let mean = if now.scored > 0 { now.reward_sum / now.scored as f64 } else { 0.0 };
+        let mean = match now.scored {
+            0 => "–".to_owned(),
+            scored => format!("{:.2}", now.reward_sum / scored as f64),
+        };
         output::line(format!(
-            "{} trajectories scored, mean reward {mean:.2}, {} solved their task; {failed} attempts failed by the farm's fault",
+            "{} trajectories scored, mean reward {mean}, {} solved their task; {failed} attempts failed by the farm's fault",
             now.scored, now.successes
         ));
         output::line(format!("data set: {}", dir.join("data").display()));
     }
     match &summary.over {
-        Over::Complete => Ok(()),
+        Over::Complete => scored_something(summary, dir),
         Over::Drained { .. } => {
             output::complain(&format!(
                 "stopped before the end: go on with `furrow run … --resume` ({})",
@@ -222,4 +224,22 @@ fn conclude(
         )
         .into()),
     }
+}
+
+/// A run that came to its end without a reward is no success, whatever the shell goes on with: every attempt at every task failed.
+pub fn scored_something(summary: &Summary, dir: &Path) -> Result<(), Failure> {
+    let now = &summary.progress;
+    let failed: u64 = now.failed.values().sum();
+    if now.scored > 0 || failed == 0 {
+        return Ok(());
+    }
+    let mut ends: Vec<String> =
+        now.failed.iter().map(|(end, count)| format!("{count} {}", end.as_str())).collect();
+    ends.sort();
+    Err(anyhow::anyhow!(
+        "nothing was scored: all {failed} attempts failed ({}); the reasons are in {}",
+        ends.join(", "),
+        dir.join("logs").display()
+    )
+    .into())
 }

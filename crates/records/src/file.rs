@@ -288,6 +288,21 @@ impl TableFile {
         Ok(this)
     }
 
+    /// A file that no manifest lists, as one would list it.
+    pub(crate) fn described(
+        data_dir: &Path,
+        table: Table,
+        shard_id: &Id<Shard>,
+    ) -> Result<WrittenFile, RecordsError> {
+        let name = format!("{table}/{}", final_name(shard_id));
+        let path = data_dir.join(&name);
+        let mut file = File::open(&path).map_err(RecordsError::io("open", &path))?;
+        let (bytes, sha256) = hash_of(&path, &mut file)?;
+        let this = Self::open_unlisted(&path, file, table)?;
+        let rows = u64::try_from(this.metadata().file_metadata().num_rows()).unwrap_or(0);
+        Ok(WrittenFile { table, path: name, rows, bytes, sha256 })
+    }
+
     fn open_unlisted(path: &Path, mut file: File, table: Table) -> Result<Self, RecordsError> {
         check_tail(path, &mut file)?;
         let builder = guarded(path, "read the footer of", || ParquetRecordBatchReaderBuilder::try_new(file))?;
@@ -468,13 +483,18 @@ fn check_tail(path: &Path, file: &mut File) -> Result<(), RecordsError> {
 }
 
 fn check_hash(path: &Path, file: &mut File, wanted: &str) -> Result<(), RecordsError> {
-    let mut hash = Sha256::new();
-    io::copy(file, &mut hash).map_err(RecordsError::io("read", path))?;
-    let got = hex(&hash.finalize());
+    let (_, got) = hash_of(path, file)?;
     if got != wanted {
         return Err(RecordsError::damaged(path, format!("has SHA-256 {got}, the manifest says {wanted}")));
     }
     Ok(())
+}
+
+/// Length and SHA-256 of all bytes.
+fn hash_of(path: &Path, file: &mut File) -> Result<(u64, String), RecordsError> {
+    let mut hash = Sha256::new();
+    let bytes = io::copy(file, &mut hash).map_err(RecordsError::io("read", path))?;
+    Ok((bytes, hex(&hash.finalize())))
 }
 
 /// Parquet's reader asserts what a hostile file can break: a panic inside it is an error here.

@@ -38,12 +38,12 @@ pub use find::Found;
 pub use gap::{Gap, GapSum};
 pub use inspect::{EndLine, RewardLine, ShardGap, Summary, TableFigures, TimeLine, inspect};
 pub use kept::{KeptLine, KeptReport, kept};
-pub use manifest::{Commit, Committed, Draft, Manifest, Op, Snapshot, Txn};
+pub use manifest::{Commit, Committed, Draft, Manifest, Op, Snapshot, StoredCommits, Txn};
 pub use pixels::Picture;
 pub use read::{DataSet, Nouns};
 pub use rows::{RecordedStep, Rescore, StepPlace};
 pub use schema::Table;
-pub use shard::{LocalFile, ShardStage, ShardWriter, check_written, local_files, remove_shard};
+pub use shard::{LocalFile, ShardStage, ShardWriter, check_written, local_files, remove_shard, written_file};
 pub use statistics::{
     BOOTSTRAP_SEED, Estimate, Interval, Method, RESAMPLES, Share, Terms, bootstrap, estimate, pass_at_k,
     wilson,

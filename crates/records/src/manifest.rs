@@ -11,7 +11,9 @@ use furrow_rollout::{Id, Run, SCHEMA_VERSION, Shard};
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{Error as StoreError, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use object_store::{
+    Error as StoreError, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::file::create_durable_dir;
@@ -109,6 +111,10 @@ pub struct Snapshot {
     shards: BTreeMap<String, (u64, Vec<WrittenFile>)>,
     has_expired: bool,
 }
+
+/// Every commit that lies in a store, by its number; `Err` says what is wrong with one that cannot be read.
+#[derive(Debug, Default)]
+pub struct StoredCommits(BTreeMap<u64, Result<Commit, String>>);
 
 /// A manifest in a store, and what has been read of it so far.
 pub struct Manifest {
@@ -217,6 +223,54 @@ fn rows_by_table<'a>(files: impl IntoIterator<Item = &'a WrittenFile>) -> BTreeM
     })
 }
 
+impl StoredCommits {
+    /// Reads them all. Only a store that fails is an error.
+    pub async fn read(store: &Arc<dyn ObjectStore>) -> Result<Self, RecordsError> {
+        let read = |version| {
+            let store = store.clone();
+            async move { Ok::<_, RecordsError>((version, stored(&*store, version).await?)) }
+        };
+        let versions = versions(&**store).await?;
+        let mut commits = stream::iter(versions).map(read).buffered(READ_AHEAD);
+        let mut found = BTreeMap::new();
+        while let Some((version, commit)) = commits.try_next().await? {
+            found.extend(commit.map(|commit| (version, commit)));
+        }
+        Ok(Self(found))
+    }
+
+    /// The highest number there is; 0 where there is none.
+    pub fn newest(&self) -> u64 {
+        self.0.keys().next_back().copied().unwrap_or(0)
+    }
+
+    /// The commit of this number, if one is there, or what is wrong with it.
+    pub fn get(&self, version: u64) -> Option<&Result<Commit, String>> {
+        self.0.get(&version)
+    }
+
+    /// All of them in the order of their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &Result<Commit, String>)> {
+        self.0.iter().map(|(version, commit)| (*version, commit))
+    }
+
+    /// The same without some of them.
+    pub fn without(mut self, versions: &[u64]) -> Self {
+        self.0.retain(|version, _| !versions.contains(version));
+        self
+    }
+
+    /// Takes in a commit that was put back.
+    pub fn insert(&mut self, commit: Commit) {
+        self.0.insert(commit.version, Ok(commit));
+    }
+
+    /// The file of a commit, below the data set's folder.
+    pub fn file_name(version: u64) -> String {
+        path_of(version).to_string()
+    }
+}
+
 impl Manifest {
     /// The store of a data set on this machine's disk, with every write synced; creates the folder.
     pub fn local_store(data_dir: &FilePath) -> Result<Arc<dyn ObjectStore>, RecordsError> {
@@ -241,21 +295,30 @@ impl Manifest {
 
     /// Reads the whole manifest. A gap, a malformed commit or one that does not fit is refused.
     pub async fn open(store: Arc<dyn ObjectStore>) -> Result<Self, RecordsError> {
-        let newest = newest(&*store).await?;
+        let stored = StoredCommits::read(&store).await?;
+        Self::of(store, stored)
+    }
+
+    /// The manifest that stored commits make. A gap, a malformed commit or one that does not fit is refused.
+    pub fn of(store: Arc<dyn ObjectStore>, stored: StoredCommits) -> Result<Self, RecordsError> {
+        let newest = stored.newest();
         let mut this = Self { store, snapshot: Snapshot::default() };
-        let store = this.store.clone();
-        let read = |version| {
-            let store = store.clone();
-            async move { read(&*store, version).await }
-        };
-        let mut commits = stream::iter(1..=newest).map(read).buffered(READ_AHEAD);
-        while let Some(commit) = commits.try_next().await? {
-            let version = this.snapshot.version + 1;
-            let gap = || RecordsError::Manifest { version, what: format!("is missing, {newest} is there") };
-            this.snapshot.apply(&commit.ok_or_else(gap)?)?;
+        for (version, commit) in stored.0 {
+            let next = this.snapshot.version + 1;
+            if version != next {
+                let what = format!("is missing, {newest} is there");
+                return Err(RecordsError::Manifest { version: next, what });
+            }
+            this.snapshot.apply(&commit.map_err(|what| RecordsError::Manifest { version, what })?)?;
         }
-        drop(commits);
         Ok(this)
+    }
+
+    /// Puts a commit back under the number it had; another one of that number must not be there.
+    pub async fn restore(&self, commit: &Commit) -> Result<(), RecordsError> {
+        let refuse = |what| RecordsError::Manifest { version: commit.version, what };
+        commit.check().map_err(refuse)?;
+        if self.put(commit).await? { Ok(()) } else { Err(refuse("is there already".to_owned())) }
     }
 
     /// The data set as last read.
@@ -343,7 +406,8 @@ impl Draft {
         Self { op, files, removed: Vec::new(), run_id, epoch, shard_id, created_at_micros: now_micros }
     }
 
-    fn numbered(&self, version: u64) -> Commit {
+    /// The commit of this draft under a number.
+    pub fn numbered(&self, version: u64) -> Commit {
         Commit {
             version,
             op: self.op,
@@ -422,13 +486,11 @@ fn path_of(version: u64) -> Path {
     Path::from(format!("manifest/{version:020}.json"))
 }
 
-/// The highest number there is; 0 where there is none. Names that are no commit's are not ours to judge.
-async fn newest(store: &dyn ObjectStore) -> Result<u64, RecordsError> {
+/// Numbers of the commits that lie there. Names that are no commit's are not ours to judge.
+async fn versions(store: &dyn ObjectStore) -> Result<BTreeSet<u64>, RecordsError> {
     let listed = store.list(Some(&Path::from("manifest")));
-    let newest = listed.try_fold(0, |newest, meta| async move {
-        Ok(newest.max(meta.location.filename().and_then(version_of).unwrap_or(0)))
-    });
-    newest.await.map_err(store_error("list", &"manifest"))
+    let number = |meta: ObjectMeta| async move { Ok(meta.location.filename().and_then(version_of)) };
+    listed.try_filter_map(number).try_collect().await.map_err(store_error("list", &"manifest"))
 }
 
 fn version_of(name: &str) -> Option<u64> {
@@ -437,6 +499,15 @@ fn version_of(name: &str) -> Option<u64> {
 }
 
 async fn read(store: &dyn ObjectStore, version: u64) -> Result<Option<Commit>, RecordsError> {
+    let commit = stored(store, version).await?.transpose();
+    commit.map_err(|what| RecordsError::Manifest { version, what })
+}
+
+/// A commit as it lies there, or what is wrong with it; `None` where there is none.
+async fn stored(
+    store: &dyn ObjectStore,
+    version: u64,
+) -> Result<Option<Result<Commit, String>>, RecordsError> {
     let path = path_of(version);
     let got = match store.get(&path).await {
         Ok(got) => got,
@@ -445,10 +516,10 @@ async fn read(store: &dyn ObjectStore, version: u64) -> Result<Option<Commit>, R
     };
     if got.meta.size > COMMIT_BYTES_MAX {
         let what = format!("is {} bytes long, at most {COMMIT_BYTES_MAX} are read", got.meta.size);
-        return Err(RecordsError::Manifest { version, what });
+        return Ok(Some(Err(what)));
     }
     let text = got.bytes().await.map_err(store_error("read", &path))?;
-    Commit::parse(version, &text).map(Some).map_err(|what| RecordsError::Manifest { version, what })
+    Ok(Some(Commit::parse(version, &text)))
 }
 
 fn store_error(doing: &'static str, path: &impl ToString) -> impl FnOnce(StoreError) -> RecordsError {

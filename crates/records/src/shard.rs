@@ -191,6 +191,15 @@ pub fn check_written(data_dir: &Path, file: &WrittenFile) -> Result<(), RecordsE
     TableFile::open(&data_dir.join(&file.path), file, Trust::Hash).map(drop)
 }
 
+/// How a manifest lists a file that lies in a table's folder: its length, rows and hash are read from the file itself.
+pub fn written_file(
+    data_dir: &Path,
+    table: Table,
+    shard_id: &Id<Shard>,
+) -> Result<WrittenFile, RecordsError> {
+    TableFile::described(data_dir, table, shard_id)
+}
+
 /// Every file in the tables' folders, temporary ones included, so that a restart can remove those its ledger does not know.
 pub fn local_files(data_dir: &Path) -> Result<Vec<LocalFile>, RecordsError> {
     let mut found = Vec::new();

@@ -69,6 +69,8 @@ pub enum End {
     ScorerError,
     /// Nobody needs it any more, or its time limit passed.
     Cancelled,
+    /// Its acknowledged steps or its ending were damaged on the coordinator's disk.
+    RecordLost,
 }
 
 /// Whose doing an end is.
@@ -193,7 +195,7 @@ pub struct TrajectoryRecord {
 
 impl End {
     /// All ends.
-    pub const ALL: [End; 15] = [
+    pub const ALL: [End; 16] = [
         End::Answered,
         End::Done,
         End::MaxSteps,
@@ -209,6 +211,7 @@ impl End {
         End::PolicyFault,
         End::ScorerError,
         End::Cancelled,
+        End::RecordLost,
     ];
 
     /// The word in columns and on the wire.
@@ -229,6 +232,7 @@ impl End {
             End::PolicyFault => "policy_fault",
             End::ScorerError => "scorer_error",
             End::Cancelled => "cancelled",
+            End::RecordLost => "record_lost",
         }
     }
 

@@ -20,6 +20,7 @@ pub fn ledger_conformance<L: Ledger>(make: impl Fn() -> L) {
         check(&mut make(), name, &story, want);
     }
     what_is_settled_leaves_the_snapshot(&mut make());
+    a_lost_record_is_no_reward(&mut make());
     evaluations_are_counted_apart(&mut make());
     fates(&mut make());
     agrees_with_memory(make);
@@ -168,9 +169,34 @@ fn stories() -> Vec<Story> {
         ),
         ("a shard is abandoned", [closed(), shard(0, 1), vec![abandoned(0)]].concat(), Ok(())),
         (
-            "not once it is written",
+            "a written one is too, where its files turn out damaged",
             [closed(), shard(0, 2), vec![abandoned(0)]].concat(),
+            Ok(()),
+        ),
+        (
+            "a published one is not",
+            [closed(), shard(0, 3), vec![abandoned(0)]].concat(),
             Err("shard_abandon of"),
+        ),
+        ("a lent one's record is lost", and(lent(), lost(0, 0, 0)), Ok(())),
+        ("a finished one's is", and(finished(), lost(0, 0, 0)), Ok(())),
+        ("a scored one's is", and(scored(), lost(0, 0, 0)), Ok(())),
+        ("also where its group is closed", and(closed(), lost(0, 0, 0)), Ok(())),
+        ("a failed one keeps its end", and(failed(), lost(0, 0, 0)), Err("failed already or is in a shard")),
+        (
+            "what a shard holds is not lost",
+            [closed(), shard(0, 1), vec![lost(0, 0, 0)]].concat(),
+            Err("failed already or is in a shard"),
+        ),
+        (
+            "a lost record is no other failure",
+            and(finished(), record_lost(0, 0, 0, End::Cancelled)),
+            Err("cancelled is no damage"),
+        ),
+        (
+            "its slot may be tried again",
+            [scored(), vec![lost(0, 0, 0), assigned(0, 0, 1, 2)]].concat(),
+            Ok(()),
         ),
         (
             "its rows go to another",
@@ -260,7 +286,19 @@ fn what_is_settled_leaves_the_snapshot(ledger: &mut impl Ledger) {
     assert_eq!(written.shards[0].files.as_deref(), Some(&[shard_file()][..]));
     assert_eq!(written.shards[0].trajectories, [trajectory(0, 0, 0), trajectory(0, 1, 0)]);
     assert_eq!(written.shards[0].groups, [group(0)]);
+    assert_eq!(ledger.shard_phase(&shard_id(0)).unwrap(), Some(ShardPhase::Written));
+    assert_eq!(ledger.shard_phase(&shard_id(1)).unwrap(), None);
+    assert_eq!(ledger.published_shards().unwrap(), []);
     ledger.commit(&[shard_published(0, 6)]).unwrap();
+    let published = PublishedShard {
+        shard_id: shard_id(0),
+        manifest_version: 6,
+        files: vec![shard_file()],
+        replaces: Vec::new(),
+    };
+    assert_eq!(ledger.published_shards().unwrap(), [published]);
+    let phase = ShardPhase::Published { manifest_version: 6 };
+    assert_eq!(ledger.shard_phase(&shard_id(0)).unwrap(), Some(phase));
     let settled = ledger.load().unwrap();
     assert_eq!(settled.groups.iter().map(|row| row.draw.index).collect::<Vec<_>>(), [1]);
     assert_eq!(settled.trajectories.len(), 1);
@@ -278,6 +316,22 @@ fn what_is_settled_leaves_the_snapshot(ledger: &mut impl Ledger) {
         evaluated: TaskTally::default(),
     };
     assert_eq!(settled.totals, totals);
+}
+
+/// A trajectory whose record is lost after it was scored earns nothing, and its slot is free again.
+fn a_lost_record_is_no_reward(ledger: &mut impl Ledger) {
+    let story = [
+        vec![opened(), drawn(0), assigned(0, 0, 0, 1), finish(0, 0, 0, 1, End::Done), score(0, 0, 0, 0.5)],
+        vec![lost(0, 0, 0), assigned(0, 0, 1, 2)],
+    ]
+    .concat();
+    ledger.commit(&story).unwrap();
+    let loaded = ledger.load().unwrap();
+    assert_eq!(loaded.totals.scored, 0);
+    assert_eq!(loaded.totals.failed, [(End::RecordLost, 1)].into());
+    assert_eq!(loaded.totals.tasks, BTreeMap::new());
+    assert_eq!(loaded.trajectories[0].standing.ended().unwrap().end, End::RecordLost);
+    assert_eq!(loaded.trajectories[1].standing, Standing::Assigned);
 }
 
 /// Its trajectories are counted apart from the job's own, and still are when they are published.
@@ -340,6 +394,7 @@ fn any_mutation() -> impl Strategy<Value = Mutation> {
         6 => (place(), 1..8u64).prop_map(|((g, s, a), token)| finish(g, s, a, token, End::Answered)),
         6 => place().prop_map(|(g, s, a)| score(g, s, a, 0.5)),
         3 => place().prop_map(|(g, s, a)| fail(g, s, a, End::Cancelled)),
+        2 => place().prop_map(|(g, s, a)| lost(g, s, a)),
         3 => (0..2u64).prop_map(close),
         4 => (0..3u64, rows(), prop::collection::vec(0..2u64, 0..2))
             .prop_map(|(index, rows, groups)| shard_open(index, &rows, &groups)),
@@ -471,6 +526,14 @@ fn verdict(group_index: u64, sample_index: u32, attempt: u32, score: Score) -> M
 
 pub fn fail(group_index: u64, sample_index: u32, attempt: u32, end: End) -> Mutation {
     Mutation::Failed { trajectory_id: trajectory(group_index, sample_index, attempt), ended: ended(end) }
+}
+
+fn lost(group_index: u64, sample_index: u32, attempt: u32) -> Mutation {
+    record_lost(group_index, sample_index, attempt, End::RecordLost)
+}
+
+fn record_lost(group_index: u64, sample_index: u32, attempt: u32, end: End) -> Mutation {
+    Mutation::RecordLost { trajectory_id: trajectory(group_index, sample_index, attempt), ended: ended(end) }
 }
 
 pub fn close(group_index: u64) -> Mutation {

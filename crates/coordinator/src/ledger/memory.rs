@@ -7,8 +7,8 @@ use furrow_rollout::{Group, Id, Shard, Trajectory};
 
 use super::{
     Draw, Ended, EvaluationRow, EvaluationStanding, Fate, GroupRow, Ledger, LedgerError, Mutation,
-    RunOpening, RunRow, ShardOpening, ShardRow, Snapshot, Standing, Start, Totals, TrajectoryRow, Verdict,
-    Versions, may_begin, may_draw, may_end,
+    PublishedShard, RunOpening, RunRow, ShardOpening, ShardPhase, ShardRow, Snapshot, Standing, Start,
+    Totals, TrajectoryRow, Verdict, Versions, may_begin, may_draw, may_end,
 };
 
 /// Forgets everything when dropped.
@@ -38,15 +38,7 @@ struct GroupState {
 #[derive(Debug)]
 struct ShardState {
     row: ShardRow,
-    phase: Phase,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Opened,
-    Written,
-    Published { manifest_version: u64 },
-    Abandoned,
+    phase: ShardPhase,
 }
 
 impl Ledger for MemoryLedger {
@@ -71,6 +63,25 @@ impl Ledger for MemoryLedger {
             Standing::Assigned => Fate::Open,
             _ => Fate::Ended,
         }))
+    }
+
+    fn published_shards(&mut self) -> Result<Vec<PublishedShard>, LedgerError> {
+        let published = self.state.shards.values().filter_map(|shard| match shard.phase {
+            ShardPhase::Published { manifest_version } => Some(PublishedShard {
+                shard_id: shard.row.shard_id.clone(),
+                manifest_version,
+                files: shard.row.files.clone().unwrap_or_default(),
+                replaces: shard.row.replaces.clone(),
+            }),
+            _ => None,
+        });
+        let mut published: Vec<_> = published.collect();
+        published.sort_by_key(|shard| shard.manifest_version);
+        Ok(published)
+    }
+
+    fn shard_phase(&mut self, shard: &Id<Shard>) -> Result<Option<ShardPhase>, LedgerError> {
+        Ok(self.state.shards.get(shard).map(|shard| shard.phase))
     }
 }
 
@@ -105,6 +116,7 @@ impl State {
             }
             Mutation::Scored { trajectory_id, verdict } => self.score(trajectory_id, verdict),
             Mutation::Failed { trajectory_id, ended } => self.fail(trajectory_id, ended),
+            Mutation::RecordLost { trajectory_id, ended } => self.lose_record(trajectory_id, ended),
             Mutation::GroupClosed { group_id, at_micros } => self.close(group_id, *at_micros),
             Mutation::ShardOpened(opening) => self.open_shard(opening),
             Mutation::ShardWritten { shard_id, files } => self.write_shard(shard_id, files),
@@ -282,6 +294,15 @@ impl State {
         Ok(())
     }
 
+    fn lose_record(&mut self, id: &Id<Trajectory>, ended: &Ended) -> Result<(), String> {
+        let row = self.trajectory(id)?;
+        if matches!(row.standing, Standing::Failed { .. }) || row.shard_id.is_some() {
+            return Err("it failed already or is in a shard".to_owned());
+        }
+        row.standing = Standing::Failed { ended: ended.clone() };
+        Ok(())
+    }
+
     fn close(&mut self, id: &Id<Group>, at_micros: i64) -> Result<(), String> {
         let attempts = self.group(id)?.attempts.clone();
         if let Some(open) = attempts.iter().find(|id| self.trajectories[*id].standing.is_open()) {
@@ -352,23 +373,23 @@ impl State {
         };
         row.trajectories.sort();
         row.groups.sort();
-        self.shards.insert(opening.shard_id.clone(), ShardState { row, phase: Phase::Opened });
+        self.shards.insert(opening.shard_id.clone(), ShardState { row, phase: ShardPhase::Opened });
     }
 
     fn write_shard(&mut self, id: &Id<Shard>, files: &[WrittenFile]) -> Result<(), String> {
-        let shard = self.shard(id, Phase::Opened)?;
-        shard.phase = Phase::Written;
+        let shard = self.shard(id, ShardPhase::Opened)?;
+        shard.phase = ShardPhase::Written;
         shard.row.files = Some(files.to_vec());
         Ok(())
     }
 
     fn publish_shard(&mut self, id: &Id<Shard>, manifest_version: u64) -> Result<(), String> {
-        let taken = |shard: &ShardState| shard.phase == Phase::Published { manifest_version };
+        let taken = |shard: &ShardState| shard.phase == ShardPhase::Published { manifest_version };
         if self.shards.values().any(taken) {
             return Err(format!("another shard is manifest version {manifest_version}"));
         }
-        let shard = self.shard(id, Phase::Written)?;
-        shard.phase = Phase::Published { manifest_version };
+        let shard = self.shard(id, ShardPhase::Written)?;
+        shard.phase = ShardPhase::Published { manifest_version };
         let trajectories = shard.row.trajectories.clone();
         for id in &trajectories {
             self.trajectory(id)?.published = true;
@@ -377,8 +398,12 @@ impl State {
     }
 
     fn abandon_shard(&mut self, id: &Id<Shard>) -> Result<(), String> {
-        let shard = self.shard(id, Phase::Opened)?;
-        shard.phase = Phase::Abandoned;
+        let shard = match self.shards.get_mut(id) {
+            Some(shard) if matches!(shard.phase, ShardPhase::Opened | ShardPhase::Written) => shard,
+            _ => return Err("it is neither opened nor written".to_owned()),
+        };
+        shard.phase = ShardPhase::Abandoned;
+        shard.row.files = None;
         let (trajectories, groups) = (shard.row.trajectories.clone(), shard.row.groups.clone());
         for id in &trajectories {
             self.trajectory(id)?.shard_id = None;
@@ -398,10 +423,10 @@ impl State {
         self.trajectories.get_mut(id).ok_or_else(|| format!("no trajectory {id}"))
     }
 
-    fn shard(&mut self, id: &Id<Shard>, phase: Phase) -> Result<&mut ShardState, String> {
+    fn shard(&mut self, id: &Id<Shard>, phase: ShardPhase) -> Result<&mut ShardState, String> {
         match self.shards.get_mut(id) {
             Some(shard) if shard.phase == phase => Ok(shard),
-            _ if phase == Phase::Opened => Err("it is not opened".to_owned()),
+            _ if phase == ShardPhase::Opened => Err("it is not opened".to_owned()),
             _ => Err("it is not written".to_owned()),
         }
     }
@@ -411,7 +436,7 @@ impl State {
         let mut trajectories: Vec<_> =
             groups.iter().flat_map(|group| &group.attempts).map(|id| self.trajectories[id].clone()).collect();
         trajectories.sort_by_key(|row| row.start.token);
-        let open = |shard: &&ShardState| matches!(shard.phase, Phase::Opened | Phase::Written);
+        let open = |shard: &&ShardState| matches!(shard.phase, ShardPhase::Opened | ShardPhase::Written);
         let mut shards: Vec<_> = self.shards.values().filter(open).map(|shard| shard.row.clone()).collect();
         shards.sort_by_key(|row| row.index);
         Snapshot {
@@ -427,7 +452,7 @@ impl State {
 
     fn is_published(&self, group: &GroupState) -> bool {
         let shard = group.row.shard_id.as_ref().and_then(|id| self.shards.get(id));
-        shard.is_some_and(|shard| matches!(shard.phase, Phase::Published { .. }))
+        shard.is_some_and(|shard| matches!(shard.phase, ShardPhase::Published { .. }))
     }
 
     fn totals(&self) -> Totals {
@@ -438,7 +463,7 @@ impl State {
         let is_closed =
             |group: &&GroupState| group.row.draw.problem.is_none() && group.row.closed_at_micros.is_some();
         totals.groups_closed = self.groups.values().filter(is_closed).count() as u64;
-        let published = |shard: &&ShardState| matches!(shard.phase, Phase::Published { .. });
+        let published = |shard: &&ShardState| matches!(shard.phase, ShardPhase::Published { .. });
         totals.shards_published = self.shards.values().filter(published).count() as u64;
         totals
     }

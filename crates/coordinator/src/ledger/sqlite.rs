@@ -16,8 +16,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Draw, Ended, EvaluationRow, EvaluationStanding, Fate, GroupRow, Ledger, LedgerError, Mutation,
-    PolicyFacts, Problem, RunOpening, RunRow, ShardOpening, ShardRow, Snapshot, Standing, Start, TaskTally,
-    Totals, TrajectoryRow, Verdict, may_be_scored, may_begin, may_draw, may_end, may_fail,
+    PolicyFacts, Problem, PublishedShard, RunOpening, RunRow, ShardOpening, ShardPhase, ShardRow, Snapshot,
+    Standing, Start, TaskTally, Totals, TrajectoryRow, Verdict, may_be_scored, may_begin, may_draw, may_end,
+    may_fail,
 };
 use crate::durable;
 use crate::versions::{Source, VersionRow, VersionState, Versions};
@@ -25,8 +26,11 @@ use crate::versions::{Source, VersionRow, VersionState, Versions};
 /// "frrw": tells `file` and SQLite's own tools whose database it is.
 const APPLICATION_ID: i32 = i32::from_be_bytes(*b"frrw");
 
-/// Raised whenever `schema.sql` changes.
-const SCHEMA: i32 = 3;
+/// Raised whenever `schema.sql` changes; [`migrate`] brings a ledger of an older one up to it.
+const SCHEMA: i32 = 4;
+
+/// The schema of v0.1.0 and of all runs before it that can be gone on with.
+const OLDEST_SCHEMA: i32 = 3;
 
 /// Somebody looking with the `sqlite3` tool may hold a read lock for a moment; longer is a fault.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -50,6 +54,7 @@ impl SqliteLedger {
     /// Opens the ledger, making it when there is none, and checks it whole.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, LedgerError> {
         let path = path.into();
+        check_files(&path)?;
         let connection = Connection::open(&path).map_err(|error| storage("open", &path, error))?;
         let mut ledger = Self { path, connection, stopped: false };
         ledger.set_up().map_err(|error| ledger.told("open", error))?;
@@ -67,7 +72,11 @@ impl SqliteLedger {
         self.connection.execute_batch(
             "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF;",
         )?;
-        if is_new { self.create() } else { self.check_pages() }
+        if is_new {
+            return self.create();
+        }
+        self.check_pages()?;
+        self.migrate()
     }
 
     fn create(&mut self) -> Result<(), Failure> {
@@ -93,11 +102,29 @@ impl SqliteLedger {
         if application != APPLICATION_ID {
             return Err(self.foreign("another program's database"));
         }
-        if version != SCHEMA {
+        if !(OLDEST_SCHEMA..=SCHEMA).contains(&version) {
             return Err(self.foreign(format!(
-                "its schema is version {version}, this furrow reads {SCHEMA}; finish the run with the furrow that began it"
+                "its schema is version {version}, this furrow reads {OLDEST_SCHEMA} to {SCHEMA}; finish the run with the furrow that began it"
             )));
         }
+        Ok(())
+    }
+
+    /// Brings an older ledger up to today's tables, in one transaction.
+    fn migrate(&mut self) -> Result<(), Failure> {
+        let version: i32 = self.connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+        if version == SCHEMA {
+            return Ok(());
+        }
+        // A table that is rebuilt is dropped for a moment, which its foreign keys would refuse. The pragma does nothing inside a
+        // transaction.
+        self.connection.pragma_update(None, "foreign_keys", false)?;
+        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Exclusive)?;
+        rebuild_trajectories(&transaction)?;
+        transaction.pragma_update(None, "user_version", SCHEMA)?;
+        transaction.commit()?;
+        self.connection.pragma_update(None, "foreign_keys", true)?;
+        tracing::info!(from = version, to = SCHEMA, "the ledger's tables were brought up to date");
         Ok(())
     }
 
@@ -181,6 +208,49 @@ impl Ledger for SqliteLedger {
             }))
         })
     }
+
+    fn published_shards(&mut self) -> Result<Vec<PublishedShard>, LedgerError> {
+        let sql = "SELECT shard_id, manifest_version, files_json, replaces_json FROM shards
+                   WHERE state = 'published' ORDER BY manifest_version";
+        self.read(|connection| {
+            collect(connection, sql, |row| {
+                Ok(PublishedShard {
+                    shard_id: id(row, 0)?,
+                    manifest_version: unsigned(row, 1)?,
+                    files: parsed(row, "files_json")?,
+                    replaces: parsed(row, "replaces_json")?,
+                })
+            })
+        })
+    }
+
+    fn shard_phase(&mut self, shard: &Id<Shard>) -> Result<Option<ShardPhase>, LedgerError> {
+        let sql = "SELECT state, manifest_version FROM shards WHERE shard_id = ?1";
+        self.read(|connection| {
+            let found = connection.query_row(sql, [shard.as_str()], |row| {
+                Ok((row.get::<_, String>(0)?, row.get::<_, Option<i64>>(1)?))
+            });
+            Ok(found.optional()?.map(|(state, version)| match (state.as_str(), version) {
+                ("opened", _) => ShardPhase::Opened,
+                ("written", _) => ShardPhase::Written,
+                (_, Some(version)) => ShardPhase::Published { manifest_version: version.cast_unsigned() },
+                _ => ShardPhase::Abandoned,
+            }))
+        })
+    }
+}
+
+/// The database and what SQLite keeps beside it are files of this run, not links to others.
+fn check_files(path: &Path) -> Result<(), LedgerError> {
+    for suffix in ["", "-wal", "-shm", "-journal"] {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        let file = PathBuf::from(name);
+        if let Err(source) = furrow_storage::check_file(&file) {
+            return Err(LedgerError::Storage { operation: "open", path: file, source: Arc::new(source) });
+        }
+    }
+    Ok(())
 }
 
 fn schema() -> String {
@@ -191,6 +261,25 @@ fn schema() -> String {
     include_str!("schema.sql")
         .replace("{scorable}", &names(may_be_scored))
         .replace("{failing}", &names(may_fail))
+}
+
+/// 3 to 4: a trajectory may end as `record_lost`. A constraint cannot be changed in place, so the table is made anew and its rows
+/// are copied (<https://www.sqlite.org/lang_altertable.html#otheralter>).
+fn rebuild_trajectories(transaction: &Transaction<'_>) -> Result<(), Failure> {
+    let today = schema();
+    let statements = || today.split_inclusive(";\n").map(str::trim);
+    let table = statements().find(|sql| sql.contains("CREATE TABLE trajectories ("));
+    let table = table.ok_or_else(|| refusal("schema.sql has no table of trajectories"))?;
+    let indexes = statements().filter(|sql| sql.contains("INDEX") && sql.contains("ON trajectories "));
+    transaction.execute_batch(&table.replace("CREATE TABLE trajectories (", "CREATE TABLE rebuilt ("))?;
+    transaction.execute_batch(
+        "INSERT INTO rebuilt SELECT * FROM trajectories; DROP TABLE trajectories;
+         ALTER TABLE rebuilt RENAME TO trajectories;",
+    )?;
+    for sql in indexes {
+        transaction.execute_batch(sql)?;
+    }
+    Ok(())
 }
 
 fn apply(transaction: &Transaction<'_>, mutation: &Mutation) -> Result<(), Failure> {
@@ -210,6 +299,7 @@ fn apply(transaction: &Transaction<'_>, mutation: &Mutation) -> Result<(), Failu
         }
         Mutation::Scored { trajectory_id, verdict } => score(transaction, trajectory_id, verdict),
         Mutation::Failed { trajectory_id, ended } => fail(transaction, trajectory_id, ended),
+        Mutation::RecordLost { trajectory_id, ended } => lose_record(transaction, trajectory_id, ended),
         Mutation::GroupClosed { group_id, at_micros } => close_group(transaction, group_id, *at_micros),
         Mutation::ShardOpened(opening) => open_shard(transaction, &run, opening),
         Mutation::ShardWritten { shard_id, files } => write_shard(transaction, shard_id, files),
@@ -382,6 +472,21 @@ fn fail(transaction: &Transaction<'_>, id: &Id<Trajectory>, ended: &Ended) -> Re
     expect_one(changed, "it is unknown or has ended already")
 }
 
+fn lose_record(transaction: &Transaction<'_>, id: &Id<Trajectory>, ended: &Ended) -> Result<(), Failure> {
+    let sql = "UPDATE trajectories SET state = 'failed', ended = ?2, reason = ?3, steps = ?4, ended_at_micros = ?5,
+                   reward = NULL, success = NULL, score_json = NULL, scorer_saw_sha256 = NULL, score_micros = NULL
+               WHERE trajectory_id = ?1 AND state <> 'failed' AND shard_id IS NULL";
+    let Ended { end, reason, steps, at_micros, .. } = ended;
+    let changed = transaction.prepare_cached(sql)?.execute(params![
+        id.as_str(),
+        end.as_str(),
+        reason,
+        steps,
+        at_micros
+    ])?;
+    expect_one(changed, "it failed already or is in a shard")
+}
+
 fn score(transaction: &Transaction<'_>, id: &Id<Trajectory>, verdict: &Verdict) -> Result<(), Failure> {
     let sql = "UPDATE trajectories SET state = 'scored', reward = ?2, success = ?3, score_json = ?4, scorer_saw_sha256 = ?5,
                    score_micros = ?6
@@ -452,8 +557,9 @@ fn publish_shard(transaction: &Transaction<'_>, id: &Id<Shard>, version: u64) ->
 }
 
 fn abandon_shard(transaction: &Transaction<'_>, id: &Id<Shard>) -> Result<(), Failure> {
-    let sql = "UPDATE shards SET state = 'abandoned' WHERE shard_id = ?1 AND state = 'opened'";
-    expect_one(transaction.prepare_cached(sql)?.execute([id.as_str()])?, "it is not opened")?;
+    let sql = "UPDATE shards SET state = 'abandoned', files_json = NULL WHERE shard_id = ?1 AND state IN ('opened', 'written')";
+    let changed = transaction.prepare_cached(sql)?.execute([id.as_str()])?;
+    expect_one(changed, "it is neither opened nor written")?;
     for sql in [
         "UPDATE trajectories SET shard_id = NULL WHERE shard_id = ?1",
         "UPDATE groups SET shard_id = NULL WHERE shard_id = ?1",
@@ -986,8 +1092,52 @@ mod tests {
         refused(&path("other"), "another program's database");
         drop(SqliteLedger::open(path("newer")).unwrap());
         Connection::open(path("newer")).unwrap().pragma_update(None, "user_version", 9).unwrap();
-        refused(&path("newer"), "its schema is version 9, this furrow reads 3");
+        refused(&path("newer"), "its schema is version 9, this furrow reads 3 to 4");
         assert_eq!(fs::read(path("other")).unwrap(), other);
+    }
+
+    /// The ledgers of the run directories that v0.1.0 left, one finished and one killed.
+    #[test]
+    fn a_ledger_of_an_older_schema_is_brought_up_to_date() {
+        for name in ["finished", "killed"] {
+            let dir = tempfile::tempdir().unwrap();
+            let released =
+                Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/v0.1.0").join(name);
+            for file in ["ledger.sqlite", "ledger.sqlite-wal"] {
+                if released.join(file).exists() {
+                    fs::copy(released.join(file), dir.path().join(file)).unwrap();
+                }
+            }
+            let path = dir.path().join("ledger.sqlite");
+            let rows = |connection: &Connection| -> (i32, i64, i64, f64) {
+                let sql = "SELECT count(*), count(shard_id), total(reward) FROM trajectories";
+                let version = connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
+                let sums =
+                    connection.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap();
+                let (all, in_shards, reward) = sums;
+                (version, all, in_shards, reward)
+            };
+            let before = rows(&Connection::open(&path).unwrap());
+            assert_eq!(before.0, 3, "the fixture is no longer what v0.1.0 wrote");
+            drop(SqliteLedger::open(&path).unwrap());
+            let mut ledger = SqliteLedger::open(&path).unwrap();
+            assert_eq!(rows(&ledger.connection), (SCHEMA, before.1, before.2, before.3));
+            let loaded = ledger.load().unwrap();
+            assert_eq!(loaded.run.unwrap().run_id.as_str(), name);
+            assert!(!ledger.published_shards().unwrap().is_empty());
+            let tables = |ledger: &SqliteLedger| -> Vec<String> {
+                let sql = "SELECT replace(sql, '\"trajectories\"', 'trajectories') FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name";
+                let mut query = ledger.connection.prepare(sql).unwrap();
+                query.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+            };
+            let new = SqliteLedger::open(dir.path().join("new.sqlite")).unwrap();
+            assert_eq!(tables(&ledger), tables(&new));
+            let broken: i64 = ledger
+                .connection
+                .query_row("SELECT count(*) FROM pragma_foreign_key_check", [], |row| row.get(0))
+                .unwrap();
+            assert_eq!(broken, 0);
+        }
     }
 
     #[test]

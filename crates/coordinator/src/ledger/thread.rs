@@ -213,11 +213,11 @@ mod tests {
     use std::path::PathBuf;
     use std::sync::Mutex;
 
-    use furrow_rollout::{Id, Trajectory};
+    use furrow_rollout::{Id, Shard, Trajectory};
 
     use super::*;
     use crate::ledger::conformance::{drawn, opened, sample_mutations};
-    use crate::ledger::{Fate, MemoryLedger, Snapshot};
+    use crate::ledger::{Fate, MemoryLedger, PublishedShard, ShardPhase, Snapshot};
 
     /// Counts commits, fails some of them as a full disk would, and is slow enough for others to queue up behind it.
     struct Slow {
@@ -245,6 +245,12 @@ mod tests {
         }
         fn fate(&mut self, id: &Id<Trajectory>) -> Result<Option<Fate>, LedgerError> {
             self.inner.fate(id)
+        }
+        fn published_shards(&mut self) -> Result<Vec<PublishedShard>, LedgerError> {
+            self.inner.published_shards()
+        }
+        fn shard_phase(&mut self, id: &Id<Shard>) -> Result<Option<ShardPhase>, LedgerError> {
+            self.inner.shard_phase(id)
         }
     }
 

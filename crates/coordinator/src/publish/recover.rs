@@ -1,17 +1,29 @@
-//! The start of a coordinator: finishes or undoes what a crash left between two stages, and throws away what nobody knows.
+//! The start of a coordinator: ledger, manifest, spool and files are compared, and only then brought into agreement.
+//!
+//! Nothing that was acknowledged is removed here. What a crash left between two stages is finished or undone; a manifest commit that
+//! is missing is made again from the ledger; what cannot be accounted for is put aside in `lost+found/`; what contradicts the ledger stops
+//! the start before anything was changed.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use furrow_records::{
-    Draft, LocalFile, Manifest, Op, Table, check_written, local_files, merge, remove_shard,
+    Draft, LocalFile, Manifest, Op, RecordsError, StoredCommits, Table, check_written, local_files, merge,
+    remove_shard, written_file,
 };
+use furrow_rollout::{Id, Trajectory};
 
+use super::reconcile::{Origin, Repair, compare};
+use super::settle::{Settlement, lost, settle};
 use super::{Blocking, PublishError, PublishSettings, Publisher, now_micros, pass};
 use crate::crash;
 use crate::durable::{DurableError, make_durable_dir};
 use crate::ledger::{
-    Fate, Ledger, LedgerHandle, LedgerLimits, Mutation, RunRow, ShardRow, Snapshot, Standing, TrajectoryRow,
+    Fate, Ledger, LedgerHandle, LedgerLimits, Mutation, RunRow, ShardPhase, ShardRow, Snapshot, TrajectoryRow,
 };
+use crate::lost_found::LostFound;
 use crate::spool::{RecoveredTrajectory, Spool};
 
 /// What a coordinator begins with.
@@ -24,6 +36,8 @@ pub struct Recovered {
     pub snapshot: Snapshot,
     /// What the spool still holds.
     pub spooled: Vec<RecoveredTrajectory>,
+    /// Trajectories whose record was damaged; they ended as `record_lost`.
+    pub lost: Vec<Id<Trajectory>>,
 }
 
 /// The parts that recovery works on, before anything is served.
@@ -31,17 +45,20 @@ struct Recovery<'a, L> {
     settings: &'a PublishSettings,
     ledger: &'a mut L,
     spool: &'a Spool,
-    manifest: &'a mut Manifest,
     runtime: &'a Blocking,
-    epoch: u64,
+    origin: Origin,
+    lost_found: LostFound,
 }
 
 impl Publisher {
-    /// Brings ledger, spool, files and manifest into agreement; nothing may be served before. The run is opened already.
+    /// Compares ledger, manifest, spool and files, then brings them into agreement; nothing may be served before. The run is opened
+    /// already.
     ///
-    /// Shards the ledger calls opened are undone: their trajectories wait for a new shard. Shards it calls written are
-    /// published. Files that neither the ledger nor the manifest knows are removed. What was acknowledged and is not there is
-    /// an error, not a repair.
+    /// Shards that the ledger calls opened are undone: their trajectories wait for a new shard. Shards that it calls written are
+    /// published. Commits that the manifest lacks are made again.
+    ///
+    /// # Errors
+    /// What was acknowledged is not there, or ledger and manifest contradict each other. Nothing was changed then.
     pub fn recover<L: Ledger + 'static>(
         settings: PublishSettings,
         mut ledger: L,
@@ -50,19 +67,20 @@ impl Publisher {
         spooled: Vec<RecoveredTrajectory>,
     ) -> Result<Recovered, PublishError> {
         let runtime = Blocking::new()?;
+        let before = ledger.load()?;
+        let run = opened_run(&before)?;
+        let origin = Origin { run_id: settings.run_id.clone(), epoch: run.epoch, now_micros: now_micros() };
+        let (epoch, lost_found) = (run.epoch, LostFound::of(&settings.run_dir, run.epoch));
         make_durable_dir(&settings.data_dir)?;
-        let store = Manifest::local_store(&settings.data_dir)?;
-        let mut manifest = runtime.block_on(Manifest::open(store))?;
-        let epoch = opened_run(&ledger.load()?)?.epoch;
-        let spooled = Recovery {
+        let recovery = Recovery {
             settings: &settings,
             ledger: &mut ledger,
             spool: &spool,
-            manifest: &mut manifest,
             runtime: &runtime,
-            epoch,
-        }
-        .run(spooled)?;
+            origin,
+            lost_found,
+        };
+        let (manifest, spooled, lost) = recovery.run(&before, spooled)?;
         let snapshot = ledger.load()?;
         let next_shard = opened_run(&snapshot)?.next_shard;
         let started = LedgerHandle::start(ledger, limits);
@@ -79,32 +97,134 @@ impl Publisher {
             retired_at: None,
             reached: Box::new(pass),
         };
-        Ok(Recovered { publisher, ledger, snapshot, spooled })
+        Ok(Recovered { publisher, ledger, snapshot, spooled, lost })
     }
 }
 
+type Brought = (Manifest, Vec<RecoveredTrajectory>, Vec<Id<Trajectory>>);
+
 impl<L: Ledger> Recovery<'_, L> {
-    fn run(mut self, spooled: Vec<RecoveredTrajectory>) -> Result<Vec<RecoveredTrajectory>, PublishError> {
-        for shard in self.ledger.load()?.shards {
-            match shard.files {
-                Some(_) => self.finish(shard)?,
-                None => self.undo(&shard)?,
+    fn run(mut self, before: &Snapshot, spooled: Vec<RecoveredTrajectory>) -> Result<Brought, PublishError> {
+        let store = Manifest::local_store(&self.settings.data_dir)?;
+        let mut stored = self.runtime.block_on(StoredCommits::read(&store))?;
+        // First all that can be wrong, then the first change.
+        let repair = self.repair(&stored)?;
+        let restored = repair.restored.iter().cloned();
+        restored.for_each(|commit| stored.insert(commit));
+        let mut manifest = Manifest::of(store, stored.without(&repair.unreplaced()))?;
+        self.check_files(&manifest, &repair)?;
+        self.check_spooled(before, &spooled)?;
+
+        self.carry_out(&manifest, &repair)?;
+        for shard in &before.shards {
+            match &shard.files {
+                Some(_) => self.finish(&mut manifest, shard)?,
+                None => self.undo(shard)?,
             }
         }
-        self.sweep()?;
-        let kept = self.let_go(spooled)?;
-        for row in self.ledger.load()?.trajectories.iter().filter(|row| !row.published) {
-            check_kept(row, &kept)?;
+        self.sweep(&manifest)?;
+        let (kept, lost) = self.settle(spooled)?;
+        Ok((manifest, kept, lost))
+    }
+
+    /// What the manifest lacks and how it is made again.
+    fn repair(&mut self, stored: &StoredCommits) -> Result<Repair, PublishError> {
+        let published = self.ledger.published_shards()?;
+        let ledger = &mut *self.ledger;
+        let mut repair = compare(stored, &published, &self.origin, |shard| ledger.shard_phase(shard))?;
+        let newest = stored.newest().max(published.last().map_or(0, |shard| shard.manifest_version));
+        // The newest commit, damaged and not in the ledger, is the one whose shard the ledger calls written: it is committed again.
+        let wanted: Vec<u64> = repair.unknown.iter().copied().filter(|version| *version < newest).collect();
+        let mut files = if wanted.is_empty() { Vec::new() } else { self.unlisted_scores(stored)? };
+        for version in wanted {
+            let Some(file) = (!files.is_empty()).then(|| files.remove(0)) else {
+                return Err(PublishError::CommitLost { version });
+            };
+            let shard_id = file.shard_id.ok_or(PublishError::CommitLost { version })?;
+            let listed = written_file(&self.settings.data_dir, Table::Scores, &shard_id)?;
+            repair.restored.push(self.origin.scoring(version, listed, shard_id));
         }
-        Ok(kept)
+        repair.restored.sort_by_key(|commit| commit.version);
+        Ok(repair)
+    }
+
+    /// Whole files of scores that no commit names, the oldest first: their names end in the time.
+    fn unlisted_scores(&self, stored: &StoredCommits) -> Result<Vec<LocalFile>, PublishError> {
+        let listed = |file: &LocalFile| {
+            let mut commits = stored.iter().filter_map(|(_, commit)| commit.as_ref().ok());
+            commits.any(|commit| commit.files.iter().any(|listed| listed.path == file.name))
+        };
+        let mut files = local_files(&self.settings.data_dir)?;
+        files.retain(|file| file.table == Table::Scores && !file.temporary && file.shard_id.is_some());
+        files.retain(|file| !listed(file));
+        Ok(files)
+    }
+
+    /// A commit that is made again must not name files that are gone: then the data set itself was not put back.
+    fn check_files(&self, manifest: &Manifest, repair: &Repair) -> Result<(), PublishError> {
+        let data_dir = &self.settings.data_dir;
+        let restored = repair.restored.iter().flat_map(|commit| &commit.files);
+        let held = restored.filter(|file| manifest.snapshot().holds(&file.path));
+        let is_there = |path: &Path, bytes: u64| {
+            path.symlink_metadata().is_ok_and(|found| found.is_file() && found.len() == bytes)
+        };
+        let gone: Vec<&str> = held
+            .filter(|file| !is_there(&data_dir.join(&file.path), file.bytes))
+            .map(|file| file.path.as_str())
+            .collect();
+        match gone.first() {
+            None => Ok(()),
+            Some(first) => Err(PublishError::FilesLost { count: gone.len(), first: data_dir.join(first) }),
+        }
+    }
+
+    /// What the ledger has acknowledged must have a file in the spool, and what has a file must be known to the ledger.
+    fn check_spooled(
+        &mut self,
+        before: &Snapshot,
+        spooled: &[RecoveredTrajectory],
+    ) -> Result<(), PublishError> {
+        for found in spooled {
+            if self.ledger.fate(&found.trajectory_id)?.is_none() {
+                return Err(PublishError::Stranger { trajectory: found.trajectory_id.clone() });
+            }
+        }
+        let written: Vec<_> = before.shards.iter().filter(|shard| shard.files.is_some()).collect();
+        let is_written = |row: &TrajectoryRow| {
+            row.shard_id.as_ref().is_some_and(|id| written.iter().any(|shard| shard.shard_id == *id))
+        };
+        let waiting = before.trajectories.iter().filter(|row| !row.published && !is_written(row));
+        for row in waiting {
+            let found = found(spooled, &row.start.trajectory_id);
+            if let Settlement::Absent { what } = settle(row, found) {
+                let trajectory = row.start.trajectory_id.clone();
+                return Err(PublishError::Absent { trajectory, what });
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts damaged commits aside and the missing ones back.
+    fn carry_out(&mut self, manifest: &Manifest, repair: &Repair) -> Result<(), PublishError> {
+        for &version in &repair.damaged {
+            let path = self.settings.data_dir.join(StoredCommits::file_name(version));
+            self.lost_found.take(&path, "the ledger remembers another commit, or it cannot be read")?;
+        }
+        for commit in &repair.restored {
+            let version = commit.version;
+            tracing::warn!(
+                manifest_version = version,
+                shard_id = %commit.txn.shard_id,
+                "a manifest commit was missing: it is made again"
+            );
+            self.runtime.block_on(manifest.restore(commit))?;
+        }
+        Ok(())
     }
 
     /// Its files may be anywhere between the first byte and the last name.
     fn undo(&mut self, shard: &ShardRow) -> Result<(), PublishError> {
         let shard_id = shard.shard_id.clone();
-        if self.manifest.snapshot().version_of(&shard_id).is_some() {
-            return Err(PublishError::LedgerBehind { shard_id });
-        }
         tracing::info!(%shard_id, trajectories = shard.trajectories.len(), "undoing an unfinished shard");
         remove_shard(&self.settings.data_dir, &shard_id)?;
         crash::point("ledger.before_shard_abandon");
@@ -114,81 +234,155 @@ impl<L: Ledger> Recovery<'_, L> {
     }
 
     /// Its files are durable; whether the manifest names them is for the manifest to say.
-    fn finish(&mut self, shard: ShardRow) -> Result<(), PublishError> {
-        let ShardRow { shard_id, files, replaces: removed, .. } = shard;
+    fn finish(&mut self, manifest: &mut Manifest, shard: &ShardRow) -> Result<(), PublishError> {
+        let ShardRow { shard_id, files, replaces: removed, .. } = shard.clone();
         let files = files.unwrap_or_default();
-        for file in &files {
-            check_written(&self.settings.data_dir, file)?;
+        let data_dir = &self.settings.data_dir;
+        let damaged = files.iter().find_map(|file| Some((file, check_written(data_dir, file).err()?)));
+        if let Some((file, error)) = damaged {
+            let is_published = manifest.snapshot().version_of(&shard_id).is_some();
+            // A published file is not written twice, and a disk that fails is no damaged file.
+            if is_published || !is_damage(&error) {
+                return Err(error.into());
+            }
+            let path = data_dir.join(&file.path);
+            return self.write_again(shard, &path, &error);
         }
         let op = if removed.is_empty() { Op::Append } else { Op::Replace };
-        let (run_id, epoch, created_at_micros) = (self.settings.run_id.clone(), self.epoch, now_micros());
+        let Origin { run_id, epoch, now_micros: created_at_micros } = self.origin.clone();
         let draft = Draft { op, files, removed, run_id, epoch, shard_id, created_at_micros };
-        let manifest_version = self.runtime.block_on(self.manifest.commit(&draft))?.version();
+        let manifest_version = self.runtime.block_on(manifest.commit(&draft))?.version();
         tracing::info!(shard_id = %draft.shard_id, manifest_version, "published a written shard");
         Ok(self.ledger.commit(&[Mutation::ShardPublished { shard_id: draft.shard_id, manifest_version }])?)
     }
 
-    /// Removes files that neither the manifest nor the ledger knows. `scores` belongs to whoever scores again.
-    fn sweep(&self) -> Result<(), PublishError> {
-        let known = self.manifest.snapshot();
+    /// A written shard with a damaged file is given up: the spool, or the parts of a merge, still hold all its rows.
+    fn write_again(
+        &mut self,
+        shard: &ShardRow,
+        damaged: &Path,
+        error: &RecordsError,
+    ) -> Result<(), PublishError> {
+        if damaged.symlink_metadata().is_ok() {
+            self.lost_found.take(damaged, &format!("written, not yet published, and damaged: {error}"))?;
+        }
+        let shard_id = shard.shard_id.clone();
+        tracing::warn!(%shard_id, %error, "a written shard is damaged: its rows go into another");
+        self.ledger.commit(&[Mutation::ShardAbandoned { shard_id }])?;
+        Ok(remove_shard(&self.settings.data_dir, &shard.shard_id)?)
+    }
+
+    /// Removes what is left of shards that the ledger gave up, and puts aside what it does not know. `scores` belong to who scores
+    /// again.
+    fn sweep(&mut self, manifest: &Manifest) -> Result<(), PublishError> {
+        let known = manifest.snapshot();
         let is_known = |file: &LocalFile| known.holds(&file.name) || known.removed().contains_key(&file.name);
         let files = local_files(&self.settings.data_dir)?.into_iter();
         for file in files.filter(|file| file.table != Table::Scores && !is_known(file)) {
-            tracing::info!(path = %file.path.display(), "removing a file that belongs to no shard");
-            fs::remove_file(&file.path).map_err(DurableError::on("remove", &file.path))?;
+            let phase = match &file.shard_id {
+                Some(shard_id) => self.ledger.shard_phase(shard_id)?,
+                None => None,
+            };
+            if phase == Some(ShardPhase::Abandoned) && is_regular(&file.path) {
+                tracing::info!(path = %file.path.display(), "removing a file of an abandoned shard");
+                fs::remove_file(&file.path).map_err(DurableError::on("remove", &file.path))?;
+            } else {
+                self.lost_found.take(&file.path, "it belongs to no shard of this run")?;
+            }
         }
         // A crash may have come between a merge's commit and this; parts whose grace is over are gone.
         merge::set_aside(&self.settings.data_dir, known.removed().keys())?;
-        self.sweep_manifest()
+        Ok(Manifest::clear_staged(&self.settings.data_dir)?)
     }
 
-    /// A crash inside a create-if-absent put leaves its staging file, `<commit>.json#<n>`.
-    fn sweep_manifest(&self) -> Result<(), PublishError> {
-        let dir = self.settings.data_dir.join("manifest");
-        for entry in fs::read_dir(&dir).map_err(DurableError::on("list", &dir))? {
-            let path = entry.map_err(DurableError::on("list", &dir))?.path();
-            if path.to_string_lossy().contains(".json#") {
-                fs::remove_file(&path).map_err(DurableError::on("remove", &path))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Drops what is published from the spool; returns what it keeps.
-    fn let_go(
+    /// Drops what is published from the spool, cuts what was never acknowledged, and ends what lost its record. Returns what the spool
+    /// keeps, and whose record is lost.
+    fn settle(
         &mut self,
         spooled: Vec<RecoveredTrajectory>,
-    ) -> Result<Vec<RecoveredTrajectory>, PublishError> {
-        let mut kept = Vec::with_capacity(spooled.len());
-        for found in spooled {
-            match self.ledger.fate(&found.trajectory_id)? {
-                Some(Fate::Published) => self.spool.delete(&found.trajectory_id)?,
-                Some(Fate::Open | Fate::Ended) => kept.push(found),
-                None => return Err(PublishError::Stranger { trajectory: found.trajectory_id }),
+    ) -> Result<(Vec<RecoveredTrajectory>, Vec<Id<Trajectory>>), PublishError> {
+        let now = self.ledger.load()?;
+        let rows: BTreeMap<_, _> =
+            now.trajectories.iter().map(|row| (&row.start.trajectory_id, row)).collect();
+        let (mut kept, mut without) = (Vec::with_capacity(spooled.len()), Vec::new());
+        for mut found in spooled {
+            let trajectory = found.trajectory_id.clone();
+            match self.ledger.fate(&trajectory)? {
+                Some(Fate::Published) => {
+                    self.spool.delete(&trajectory)?;
+                    continue;
+                }
+                Some(Fate::Open | Fate::Ended) => {}
+                None => return Err(PublishError::Stranger { trajectory }),
             }
+            // Of a group that is in the data set nothing waits; the ledger does not load its trajectories.
+            let settlement = rows.get(&trajectory).map_or(Settlement::Keep, |row| settle(row, Some(&found)));
+            match settlement {
+                Settlement::Keep => {}
+                Settlement::Cut => self.spool.cut(&trajectory)?,
+                Settlement::CopyAndCut { why } => self.copy_and_cut(&trajectory, &why)?,
+                Settlement::Lose { why } => {
+                    self.copy_and_cut(&trajectory, &why)?;
+                    let ended = lost(rows[&trajectory], &found, why, self.origin.now_micros);
+                    tracing::error!(%trajectory, reason = %ended.reason, "an acknowledged record is lost");
+                    let trajectory_id = trajectory.clone();
+                    self.ledger.commit(&[Mutation::RecordLost { trajectory_id, ended }])?;
+                    // An ending without its steps ends nothing.
+                    found.ending = None;
+                    without.push(trajectory);
+                }
+                Settlement::Absent { what } => return Err(PublishError::Absent { trajectory, what }),
+            }
+            kept.push(found);
         }
-        Ok(kept)
+        Ok((kept, without))
+    }
+
+    fn copy_and_cut(&mut self, trajectory: &Id<Trajectory>, why: &str) -> Result<(), PublishError> {
+        self.lost_found.copy(&self.spool.path(trajectory), why)?;
+        Ok(self.spool.cut(trajectory)?)
     }
 }
 
-/// What was acknowledged as finished must be there, to the last step.
-fn check_kept(row: &TrajectoryRow, kept: &[RecoveredTrajectory]) -> Result<(), PublishError> {
-    let (Standing::Finished { ended, .. } | Standing::Scored { ended, .. }) = &row.standing else {
-        return Ok(());
-    };
-    let trajectory = &row.start.trajectory_id;
-    let lost = |what: String| Err(PublishError::Lost { trajectory: trajectory.clone(), what });
-    let found = kept.binary_search_by(|found| found.trajectory_id.cmp(trajectory));
-    let Ok(found) = found.map(|at| &kept[at]) else {
-        return lost("the spool holds nothing of it".to_owned());
-    };
-    if found.ending.is_none() {
-        return lost("the spool does not hold its ending".to_owned());
+impl Repair {
+    /// Numbers of damaged commits that nothing takes the place of.
+    fn unreplaced(&self) -> Vec<u64> {
+        let is_restored = |version: &u64| self.restored.iter().any(|commit| commit.version == *version);
+        self.damaged.iter().copied().filter(|version| !is_restored(version)).collect()
     }
-    if found.steps.len() != ended.steps as usize {
-        return lost(format!("of its {} steps the spool holds {}", ended.steps, found.steps.len()));
+}
+
+fn found<'a>(
+    spooled: &'a [RecoveredTrajectory],
+    trajectory: &Id<Trajectory>,
+) -> Option<&'a RecoveredTrajectory> {
+    let at = spooled.binary_search_by(|found| found.trajectory_id.cmp(trajectory));
+    at.ok().map(|at| &spooled[at])
+}
+
+/// Whether a file is missing or not what was written, rather than a disk that failed.
+fn is_damage(error: &RecordsError) -> bool {
+    match error {
+        RecordsError::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
+        RecordsError::Damaged { .. } | RecordsError::Parquet { .. } => true,
+        _ => false,
     }
-    Ok(())
+}
+
+fn is_regular(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|found| found.is_file())
+}
+
+/// Folders that a run works in, and files that it writes to, are its own.
+pub(crate) fn check_run_dir(run_dir: &Path) -> Result<(), DurableError> {
+    let check_dir = |path: &PathBuf| furrow_storage::check_dir(path).map_err(DurableError::on("use", path));
+    let data = run_dir.join("data");
+    let mut folders: Vec<PathBuf> = Table::ALL.iter().map(|table| data.join(table.as_str())).collect();
+    let replaced = data.join("replaced");
+    folders.extend(Table::ALL.iter().map(|table| replaced.join(table.as_str())));
+    folders.extend([data.join("manifest"), replaced, data]);
+    folders.extend(["spool", "logs", "archive", "lost+found"].map(|name| run_dir.join(name)));
+    folders.iter().try_for_each(check_dir)
 }
 
 fn opened_run(snapshot: &Snapshot) -> Result<&RunRow, PublishError> {

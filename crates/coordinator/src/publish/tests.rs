@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use furrow_records::fixtures::{Plot, group};
-use furrow_records::{DataSet, RecordsFile, local_files, verify};
+use furrow_records::{Commit, DataSet, RecordsFile, StoredCommits, local_files, verify};
 use furrow_rollout::{Ancestry, End, StepRecord, TrajectoryRecord};
 use furrow_wire::{OpaqueStep, digest, encode_ending, encode_opaque_step, encode_trace};
 use tempfile::TempDir;
@@ -15,7 +15,8 @@ use tokio::runtime::Runtime;
 use super::*;
 use crate::ledger::conformance::{draw, opened};
 use crate::ledger::{
-    Draw, Ended, Ledger, LedgerLimits, MemoryLedger, PolicyFacts, Snapshot, SqliteLedger, Start, Verdict,
+    Draw, Ended, Ledger, LedgerLimits, MemoryLedger, PolicyFacts, Snapshot, SqliteLedger, Standing, Start,
+    Verdict,
 };
 use crate::small_disk::{is_limited, on_small_disk};
 use crate::spool::SpoolLimits;
@@ -275,6 +276,7 @@ fn settings(data_dir: PathBuf) -> PublishSettings {
     let file = RecordsFile { merge_files_min: 2, max_delay_millis: Some(100), ..RecordsFile::default() };
     let run_id = Id::new("r").unwrap();
     PublishSettings {
+        run_dir: data_dir.parent().unwrap().to_owned(),
         data_dir,
         run_id,
         job_toml: "[run]\nname = \"r\"\n".into(),
@@ -387,58 +389,184 @@ fn an_undone_shard_comes_back_under_another_name() {
     assert_eq!((again.trajectories, again.groups), (published.trajectories, published.groups));
 }
 
+/// What a disk does to a file.
+type Damage = fn(&mut Vec<u8>);
+
+/// Everything below a folder with its bytes.
+fn tree(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![dir.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+            let path = entry.path();
+            if entry.file_type().unwrap().is_dir() {
+                folders.push(path);
+            } else {
+                found.insert(path.strip_prefix(dir).unwrap().to_owned(), fs::read(&path).unwrap());
+            }
+        }
+    }
+    found
+}
+
+/// A run whose two shards and their merge are published.
+fn published() -> World {
+    let world = World::new(&plots());
+    let Recovered { mut publisher, snapshot, .. } = restart(world.dir.path()).unwrap();
+    for batch in world.batches(&snapshot) {
+        publisher.publish(&batch).unwrap();
+    }
+    publisher.merge().unwrap();
+    world
+}
+
+fn kept(world: &World) -> Vec<(String, String)> {
+    let entries = crate::lost_and_found(world.dir.path()).unwrap();
+    entries.into_iter().map(|entry| (entry.from.display().to_string(), entry.why)).collect()
+}
+
 #[test]
-fn files_nobody_knows_are_removed_and_no_others() {
+fn files_of_no_shard_are_put_aside_and_only_abandoned_ones_removed() {
     let world = World::new(&plots());
     let data = world.dir.path().join("data");
     let Recovered { mut publisher, snapshot, .. } = restart(world.dir.path()).unwrap();
     publisher.publish(&world.batch(&snapshot)).unwrap();
+    let abandoned = publisher.opening(Vec::new(), Vec::new(), vec!["steps/x.parquet".into()]).unwrap();
+    publisher.remember_opening(&abandoned).unwrap();
+    publisher.undo(&abandoned.shard_id).unwrap();
     drop(publisher);
     fs::create_dir_all(data.join("scores")).unwrap();
-    let strays = ["steps/r-x000009.parquet", "groups/.r-x000009.parquet.tmp", "trajectories/notes.txt"];
+    fs::create_dir_all(data.join("steps/folder")).unwrap();
+    let removed = format!("steps/{}.parquet", abandoned.shard_id);
+    let foreign = [
+        "steps/r-x000009.parquet",
+        "groups/.r-x000009.parquet.tmp",
+        "trajectories/notes.txt",
+        "steps/folder/inside",
+    ];
     let staged = "manifest/00000000000000000002.json#1";
     let others = ["scores/mine.parquet", "README"];
-    for name in strays.iter().chain(&others).chain([&staged]) {
-        fs::write(data.join(name), "x").unwrap();
+    for name in foreign.iter().chain(&others).chain([&staged, &removed.as_str()]) {
+        fs::write(data.join(name), *name).unwrap();
     }
-    let before: Vec<_> = local_files(&data).unwrap().into_iter().map(|file| file.name).collect();
     drop(restart(world.dir.path()).unwrap());
-    let after: Vec<_> = local_files(&data).unwrap().into_iter().map(|file| file.name).collect();
-    let wanted: Vec<_> = before.into_iter().filter(|name| !strays.contains(&name.as_str())).collect();
-    assert_eq!(after, wanted);
-    assert!(!data.join(staged).exists());
+    for name in foreign.iter().chain([&staged, &removed.as_str()]) {
+        assert!(!data.join(name).exists(), "{name}");
+    }
     assert!(others.iter().all(|name| data.join(name).exists()));
+    let aside = tree(&world.dir.path().join("lost+found"));
+    for name in foreign {
+        let at = aside.iter().find(|(path, _)| path.ends_with(Path::new("data").join(name)));
+        assert_eq!(at.map(|(_, bytes)| bytes.as_slice()), Some(name.as_bytes()), "{name} was not kept");
+    }
+    assert!(!aside.keys().any(|path| path.ends_with(&removed)), "what the ledger abandoned is no find");
+    fs::remove_file(data.join("scores/mine.parquet")).unwrap();
+    world.check(world.dir.path(), "put aside");
 }
 
-/// Changes a filled run directory and says what the next start must complain about.
-#[track_caller]
-fn refused(change: impl FnOnce(&World), part: &str) {
-    let world = World::new(&plots());
-    change(&world);
-    let error = restart(world.dir.path()).map(drop).unwrap_err();
-    assert!(error.to_string().contains(part), "{error}, not {part}");
+/// The repro of the finding: commits are missing, and the start removes what they named.
+#[test]
+fn missing_commits_are_made_again_and_no_file_is_removed() {
+    for lost in [vec![1], vec![2], vec![3], vec![2, 3], vec![1, 2, 3], vec![1, 3]] {
+        let world = published();
+        let commits = names(&world.dir.path().join("data/manifest"));
+        assert!(commits.len() >= 3, "{commits:?}");
+        let before = tree(&world.dir.path().join("data"));
+        let manifest = |version: u64| world.dir.path().join("data").join(StoredCommits::file_name(version));
+        lost.iter().for_each(|version| fs::remove_file(manifest(*version)).unwrap());
+        drop(restart(world.dir.path()).unwrap());
+        let after = tree(&world.dir.path().join("data"));
+        assert_eq!(before.keys().collect::<Vec<_>>(), after.keys().collect::<Vec<_>>(), "{lost:?}");
+        let is_table = |path: &&PathBuf| !path.starts_with("manifest");
+        for path in before.keys().filter(is_table) {
+            assert_eq!(before[path], after[path], "{lost:?}: {}", path.display());
+        }
+        for path in before.keys().filter(|path| path.starts_with("manifest")) {
+            let commit = |bytes: &[u8]| -> serde_json::Value {
+                let mut commit: serde_json::Value = serde_json::from_slice(bytes).unwrap();
+                commit["created_at_micros"] = 0.into();
+                commit["txn"]["epoch"] = 0.into();
+                commit
+            };
+            assert_eq!(commit(&before[path]), commit(&after[path]), "{lost:?}: {}", path.display());
+        }
+        world.check(world.dir.path(), &format!("{lost:?}"));
+        // and the run goes on: the next number is free
+        let Recovered { mut publisher, .. } = restart(world.dir.path()).unwrap();
+        publisher.merge().unwrap();
+    }
 }
 
 #[test]
-fn what_was_acknowledged_and_is_gone_is_said_and_not_repaired() {
-    let spool = |world: &World, id: &str| world.dir.path().join(format!("spool/r-{id}.spool"));
-    let cut = |path: PathBuf, bytes: u64| {
-        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
-        file.set_len(file.metadata().unwrap().len() - bytes).unwrap();
+fn the_whole_manifest_is_made_again() {
+    let world = published();
+    fs::remove_dir_all(world.dir.path().join("data/manifest")).unwrap();
+    drop(restart(world.dir.path()).unwrap());
+    world.check(world.dir.path(), "no manifest");
+    assert_eq!(kept(&world), []);
+}
+
+#[test]
+fn a_damaged_commit_is_put_aside_and_made_again() {
+    let damages: [Damage; 4] = [
+        |bytes| bytes.clear(),
+        |bytes| bytes.truncate(bytes.len() / 2),
+        |bytes| {
+            let at = bytes.windows(6).position(|part| part == b"sha256").unwrap() + 10;
+            bytes[at] = if bytes[at] == b'0' { b'1' } else { b'0' };
+        },
+        |bytes| bytes[0] ^= 1,
+    ];
+    for version in [1, 2, 3] {
+        for damage in damages {
+            let world = published();
+            let path = world.dir.path().join("data").join(StoredCommits::file_name(version));
+            let mut bytes = fs::read(&path).unwrap();
+            damage(&mut bytes);
+            fs::write(&path, &bytes).unwrap();
+            drop(restart(world.dir.path()).unwrap());
+            world.check(world.dir.path(), "damaged commit");
+            let aside = tree(&world.dir.path().join("lost+found"));
+            assert!(aside.values().any(|kept| *kept == bytes), "commit {version}: {:?}", kept(&world));
+        }
+    }
+}
+
+/// Changes a filled run directory and says what the next start must complain about; it must change nothing.
+#[track_caller]
+fn refused(world: &World, change: impl FnOnce(&World), part: &str) {
+    change(world);
+    let watched = |world: &World| {
+        let mut tree = tree(world.dir.path());
+        tree.retain(|path, _| !path.to_string_lossy().starts_with("ledger"));
+        tree
     };
+    let before = watched(world);
+    let error = restart(world.dir.path()).map(drop).unwrap_err();
+    assert!(error.to_string().contains(part), "{error}, not {part}");
+    assert!(before == watched(world), "a start that was refused changed something ({part})");
+}
+
+#[test]
+fn what_contradicts_the_ledger_is_refused_before_anything_changes() {
+    let spool = |world: &World, id: &str| world.dir.path().join(format!("spool/r-{id}.spool"));
     refused(
+        &World::new(&plots()),
         |world| fs::remove_file(spool(world, "g000000-s0-a0")).unwrap(),
-        "r-g000000-s0-a0 was acknowledged, but the spool holds nothing of it",
+        "r-g000000-s0-a0 was acknowledged (3 steps and the ending), but spool/ has no file of it",
     );
     refused(
-        |world| cut(spool(world, "g000001-s0-a0"), 1),
-        "r-g000001-s0-a0 was acknowledged, but the spool does not hold its ending",
+        &World::new(&plots()),
+        |world| fs::remove_dir_all(world.dir.path().join("spool")).unwrap(),
+        "but spool/ has no file of it",
     );
     refused(
+        &World::new(&plots()),
         |world| fs::write(spool(world, "g000007-s0-a0"), "").unwrap(),
         "spool/ holds r-g000007-s0-a0, which the ledger does not know",
     );
     refused(
+        &World::new(&plots()),
         |world| {
             let ledger = world.dir.path().join("ledger.sqlite");
             let old = fs::read(&ledger).unwrap();
@@ -447,7 +575,28 @@ fn what_was_acknowledged_and_is_gone_is_said_and_not_repaired() {
             drop(publisher);
             fs::write(&ledger, old).unwrap();
         },
-        "was acknowledged, but",
+        "manifest commit 1 names shard r-x000000, which the ledger never heard of: ledger.sqlite is older than data/",
+    );
+    // data/ put back from before the shards: neither commits nor files
+    refused(
+        &published(),
+        |world| fs::remove_dir_all(world.dir.path().join("data")).unwrap(),
+        "that ledger.sqlite calls published are neither in the manifest nor whole on the disk",
+    );
+    // a scoring's commit that nobody can make again
+    refused(
+        &published(),
+        |world| {
+            let name = |version| world.dir.path().join("data").join(StoredCommits::file_name(version));
+            let newest = names(&world.dir.path().join("data/manifest")).len() as u64;
+            let Commit { files, .. } = serde_json::from_slice(&fs::read(name(1)).unwrap()).unwrap();
+            let mut file = files[0].clone();
+            (file.table, file.path) = (furrow_records::Table::Scores, "scores/r-score-1.parquet".into());
+            let draft = Draft::append(vec![file], Id::new("r").unwrap(), 0, Id::new("r-score-1").unwrap(), 1);
+            let commit = draft.numbered(newest + 2);
+            fs::write(name(newest + 2), serde_json::to_vec(&commit).unwrap()).unwrap();
+        },
+        "neither the ledger nor data/scores/ knows what it was",
     );
 }
 
@@ -461,7 +610,96 @@ fn a_ledger_older_than_the_data_set_is_refused() {
     let opened = images.lock().unwrap()[0].1.clone();
     copy_tree(&world.dir.path().join("data"), &opened.join("data"));
     let error = restart(&opened).map(drop).unwrap_err();
-    assert!(matches!(error, PublishError::LedgerBehind { .. }), "{error}");
+    assert!(matches!(error, PublishError::Disagreement(Disagreement::LedgerBehind { .. })), "{error}");
+}
+
+/// One spool file is damaged in every way; its trajectory ends as `record_lost`, all others are published.
+#[test]
+fn a_damaged_spool_file_costs_its_own_trajectory_alone() {
+    let damages: [(&str, Damage); 6] = [
+        ("a bit of the first header", |bytes| bytes[20] ^= 1),
+        ("a bit of the first payload", |bytes| bytes[300] ^= 1),
+        ("the first length", |bytes| bytes[13] ^= 0x10),
+        ("the last byte", |bytes| bytes.truncate(bytes.len() - 1)),
+        ("a bit of the ending", |bytes| *bytes.last_mut().unwrap() ^= 1),
+        ("all of it", Vec::clear),
+    ];
+    for (what, damage) in damages {
+        let world = World::new(&plots());
+        let id = "r-g000000-s0-a0";
+        let path = world.dir.path().join(format!("spool/{id}.spool"));
+        let mut bytes = fs::read(&path).unwrap();
+        damage(&mut bytes);
+        fs::write(&path, &bytes).unwrap();
+        let Recovered { snapshot, lost, spooled, .. } = restart(world.dir.path()).unwrap();
+        assert_eq!(lost.iter().map(Id::as_str).collect::<Vec<_>>(), [id], "{what}");
+        let row = |id: &str| {
+            snapshot.trajectories.iter().find(|row| row.start.trajectory_id.as_str() == id).unwrap()
+        };
+        let Standing::Failed { ended } = &row(id).standing else { panic!("{what}: {:?}", row(id)) };
+        assert_eq!(ended.end, End::RecordLost, "{what}");
+        assert!(ended.reason.starts_with("of 3 acknowledged steps "), "{what}: {}", ended.reason);
+        let others = world.stories.keys().filter(|other| other.as_str() != id);
+        for other in others {
+            assert_eq!(
+                row(other.as_str()).standing.ended().unwrap().end,
+                world.stories[other].record.ending.end
+            );
+        }
+        let found = spooled.iter().find(|found| found.trajectory_id.as_str() == id).unwrap();
+        assert_eq!((found.steps.len() as u32, found.ending), (ended.steps, None), "{what}");
+        let aside = tree(&world.dir.path().join("lost+found"));
+        assert!(aside.values().any(|kept| *kept == bytes), "{what}: the damaged file was not kept as it was");
+        // what is left of it is published as a failed trajectory, and the next start finds nothing to do
+        let Recovered { mut publisher, snapshot, lost, .. } = restart(world.dir.path()).unwrap();
+        assert_eq!(lost, [], "{what}");
+        let mut batch = world.batch(&snapshot);
+        batch.groups.clear();
+        for facts in &mut batch.trajectories {
+            if facts.ancestry.trajectory_id.as_str() == id {
+                (facts.ended, facts.verdict) = (ended.clone(), None);
+            }
+        }
+        publisher.publish(&batch).unwrap();
+        drop(publisher);
+        let set = DataSet::open(world.dir.path()).unwrap();
+        let records: Vec<TrajectoryRecord> = set.trajectories().map(Result::unwrap).collect();
+        assert_eq!(records.len(), world.stories.len(), "{what}");
+        let scored = records.iter().filter(|record| record.score.is_some()).count();
+        assert_eq!(scored, 2, "{what}");
+    }
+}
+
+#[test]
+fn a_written_shard_with_a_damaged_file_is_written_again() {
+    let world = World::new(&plots());
+    let album = quick_dir();
+    let Recovered { mut publisher, snapshot, .. } = restart(world.dir.path()).unwrap();
+    let images = photograph(&mut publisher, world.dir.path(), album.path());
+    publisher.publish(&world.batch(&snapshot)).unwrap();
+    let images = images.lock().unwrap().clone();
+    let (_, written) =
+        images.iter().find(|(name, _)| name.ends_with(Stage::Written.fail_point())).unwrap().clone();
+    for damage in ["a bit", "a cut", "gone"] {
+        let run_dir = album.path().join(damage.replace(' ', "-"));
+        copy_tree(&written, &run_dir);
+        let path = run_dir.join("data/steps/r-x000000.parquet");
+        let mut bytes = fs::read(&path).unwrap();
+        match damage {
+            "a bit" => bytes[100] ^= 1,
+            _ => bytes.truncate(50),
+        }
+        fs::write(&path, &bytes).unwrap();
+        if damage == "gone" {
+            fs::remove_file(&path).unwrap();
+        }
+        let Recovered { mut publisher, snapshot, .. } = restart(&run_dir).unwrap();
+        publisher.publish(&world.batch(&snapshot)).unwrap();
+        drop(publisher);
+        world.check(&run_dir, damage);
+        let aside = crate::lost_and_found(&run_dir).unwrap();
+        assert_eq!(aside.len(), usize::from(damage != "gone"), "{damage}");
+    }
 }
 
 #[test]

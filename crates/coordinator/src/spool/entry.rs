@@ -16,7 +16,7 @@ pub const PAYLOAD_BYTES_MAX: usize = 64 << 20;
 /// Bytes before the payload.
 pub(super) const HEADER_BYTES: usize = 52;
 
-const MAGIC: &[u8; 4] = b"FSP1";
+pub(super) const MAGIC: &[u8; 4] = b"FSP1";
 const STEP: u8 = 1;
 const END: u8 = 2;
 const CRC_AT: usize = 48;

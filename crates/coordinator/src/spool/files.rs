@@ -1,15 +1,15 @@
 //! The spool's files and the index over them. Only the spool's thread comes here.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
-use std::io::{self, BufReader, Read};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use furrow_rollout::{Id, Trajectory};
 
-use super::entry::{Entry, HEADER_BYTES, Header, Key};
+use super::entry::{Entry, HEADER_BYTES, Header, Key, MAGIC};
 use super::{SpoolError, storage};
 use crate::crash;
 use crate::durable::{DurableError, DurableFile, make_durable_dir, sync_dir};
@@ -34,8 +34,50 @@ pub struct RecoveredTrajectory {
     pub steps: Vec<(u32, [u8; 32])>,
     /// Digest of its ending, when it has one.
     pub ending: Option<[u8; 32]>,
-    /// Bytes of a torn tail that were cut: written, never acknowledged.
-    pub cut_bytes: u64,
+    /// What follows these in its file. Nothing is changed until the ledger was asked what had been acknowledged.
+    pub tail: Tail,
+}
+
+/// What follows the whole entries of a spool file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Tail {
+    /// Nothing.
+    #[default]
+    None,
+    /// An entry without its end and nothing whole behind it: it was being written when the process died, unless the ledger knows
+    /// that more had been acknowledged.
+    Torn {
+        /// Bytes of it.
+        bytes: u64,
+    },
+    /// Something that was whole once: a whole entry follows it, or the disk cannot read it.
+    Damaged {
+        /// Where it begins.
+        offset: u64,
+        /// What is wrong.
+        why: Flaw,
+    },
+}
+
+impl Tail {
+    /// Bytes of an entry that was being written when the process died.
+    pub fn torn_bytes(self) -> u64 {
+        match self {
+            Tail::Torn { bytes } => bytes,
+            Tail::None | Tail::Damaged { .. } => 0,
+        }
+    }
+}
+
+/// What is wrong with a damaged entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flaw {
+    /// Its bytes are not those that were written; a whole entry follows.
+    Changed,
+    /// It does not follow the one before it.
+    OutOfOrder,
+    /// The disk cannot read it.
+    Unreadable,
 }
 
 /// All files and what is in them.
@@ -63,7 +105,7 @@ struct SpoolFile {
 }
 
 impl SpoolFiles {
-    /// Reads the directory, cutting torn tails.
+    /// Reads the directory. Changes nothing in it.
     pub fn open(
         dir: &Path,
         open_files_max: usize,
@@ -73,9 +115,9 @@ impl SpoolFiles {
         let mut trajectories = HashMap::new();
         let mut recovered = Vec::new();
         for (trajectory_id, path) in spool_files(dir)? {
-            let (file, cut_bytes) = SpoolFile::recover(&path)?;
+            let (file, tail) = SpoolFile::recover(&path)?;
             bytes.fetch_add(file.length, Ordering::Relaxed);
-            recovered.push(file.report(trajectory_id.clone(), cut_bytes));
+            recovered.push(file.report(trajectory_id.clone(), tail));
             trajectories.insert(trajectory_id, file);
         }
         sync_dir(dir).map_err(SpoolError::Storage)?;
@@ -144,6 +186,16 @@ impl SpoolFiles {
         Ok(file.length)
     }
 
+    /// Cuts what follows the whole entries.
+    pub fn cut(&mut self, trajectory: &Id<Trajectory>) -> Result<(), SpoolError> {
+        self.check()?;
+        let Some(file) = self.trajectories.get_mut(trajectory) else { return Ok(()) };
+        let cut = DurableFile::open(path_of(&self.dir, trajectory), file.length);
+        file.handle = Some(cut.map_err(SpoolError::Storage)?);
+        self.close_some();
+        Ok(())
+    }
+
     /// Removes the file, if there is one.
     pub fn delete(&mut self, trajectory: &Id<Trajectory>) -> Result<(), SpoolError> {
         crash::point("spool.before_delete");
@@ -200,24 +252,43 @@ impl SpoolFiles {
 }
 
 impl SpoolFile {
-    /// Scans a file, keeps its whole entries and cuts the rest.
-    fn recover(path: &Path) -> Result<(Self, u64), SpoolError> {
-        let file = File::open(path).map_err(|error| storage("open", path, error))?;
-        let length = file.metadata().map_err(|error| storage("measure", path, error))?.len();
+    /// Scans a file for its whole entries, and says what follows them.
+    fn recover(path: &Path) -> Result<(Self, Tail), SpoolError> {
+        let failed = |operation| move |error| storage(operation, path, error);
+        let file = furrow_storage::open(path, OpenOptions::new().read(true)).map_err(failed("open"))?;
+        let length = file.metadata().map_err(failed("measure"))?.len();
         let mut kept = Self { exists: true, ..Self::default() };
-        let mut scan = BufReader::with_capacity(1 << 18, file);
-        while let Some((header, bytes)) =
-            next_whole(&mut scan).map_err(|error| storage("read", path, error))?
-        {
-            if !kept.take(&header) {
-                break;
+        let flaw = match kept.scan(&file) {
+            Ok(None) if kept.length == length => return Ok((kept, Tail::None)),
+            Ok(None) => None,
+            Ok(flaw) => flaw,
+            Err(error) if is_unreadable(&error) => Some(Flaw::Unreadable),
+            Err(error) => return Err(failed("read")(error)),
+        };
+        let flaw = match flaw {
+            Some(flaw) => Some(flaw),
+            None if whole_entry_follows(&file, kept.length, length).map_err(failed("read"))? => {
+                Some(Flaw::Changed)
             }
-            kept.length += bytes;
+            None => None,
+        };
+        let offset = kept.length;
+        // Writing here would cut what may be all that is left of acknowledged steps.
+        kept.sealed = flaw.is_some();
+        let tail = flaw.map_or(Tail::Torn { bytes: length - offset }, |why| Tail::Damaged { offset, why });
+        Ok((kept, tail))
+    }
+
+    /// Takes in the whole entries from the start, and says why it stopped where the reason is no torn entry.
+    fn scan(&mut self, file: &File) -> io::Result<Option<Flaw>> {
+        let mut scan = BufReader::with_capacity(1 << 18, file);
+        while let Some((header, bytes)) = next_whole(&mut scan)? {
+            if !self.take(&header) {
+                return Ok(Some(Flaw::OutOfOrder));
+            }
+            self.length += bytes;
         }
-        // opening cuts and syncs
-        DurableFile::open(path, kept.length).map_err(SpoolError::Storage)?;
-        let cut_bytes = length - kept.length;
-        Ok((kept, cut_bytes))
+        Ok(None)
     }
 
     /// Adds an entry to the index if it can follow what is there.
@@ -231,9 +302,9 @@ impl SpoolFile {
         true
     }
 
-    fn report(&self, trajectory_id: Id<Trajectory>, cut_bytes: u64) -> RecoveredTrajectory {
+    fn report(&self, trajectory_id: Id<Trajectory>, tail: Tail) -> RecoveredTrajectory {
         let steps = (0..).zip(self.steps.iter().copied()).collect();
-        RecoveredTrajectory { trajectory_id, steps, ending: self.ending, cut_bytes }
+        RecoveredTrajectory { trajectory_id, steps, ending: self.ending, tail }
     }
 
     /// Whether the entry is there already, comes next or cannot come.
@@ -313,6 +384,60 @@ fn next_whole(file: &mut impl Read) -> io::Result<Option<(Header, u64)>> {
     }
     let size = HEADER_BYTES as u64 + u64::from(header.length);
     Ok(header.agrees(crc).then_some((header, size)))
+}
+
+/// Whether an entry lies whole somewhere behind `from`: what is not whole before it was not being written last.
+///
+/// A payload may hold what looks like headers, each claiming to be long. Reading is bounded by a few times the file; beyond that the
+/// answer is yes, which costs one trajectory and no other.
+fn whole_entry_follows(file: &File, from: u64, length: u64) -> io::Result<bool> {
+    let mut left = length.saturating_mul(4).max(1 << 20);
+    let mut at = from + 1;
+    while let Some(found) = next_magic(file, at, length)? {
+        let mut rest = BufReader::new(file);
+        rest.seek(SeekFrom::Start(found))?;
+        let mut bytes = [0; HEADER_BYTES];
+        if filled(&mut rest, &mut bytes)?
+            && let Some(header) = Header::parse(&bytes)
+            && found + HEADER_BYTES as u64 + u64::from(header.length) <= length
+        {
+            let Some(still) = left.checked_sub(u64::from(header.length)) else { return Ok(true) };
+            left = still;
+            rest.seek(SeekFrom::Start(found))?;
+            if next_whole(&mut rest)?.is_some() {
+                return Ok(true);
+            }
+        }
+        at = found + 1;
+    }
+    Ok(false)
+}
+
+/// Where the next header may begin.
+fn next_magic(mut file: &File, from: u64, length: u64) -> io::Result<Option<u64>> {
+    const PIECE: usize = 1 << 18;
+    let mut at = from;
+    let mut piece = Vec::with_capacity(PIECE);
+    while at + (HEADER_BYTES as u64) <= length {
+        file.seek(SeekFrom::Start(at))?;
+        piece.clear();
+        file.take(PIECE as u64).read_to_end(&mut piece)?;
+        if let Some(found) = piece.windows(MAGIC.len()).position(|window| window == MAGIC) {
+            return Ok(Some(at + found as u64));
+        }
+        // The pieces overlap, so that a magic on their border is seen.
+        let read = piece.len().saturating_sub(MAGIC.len() - 1);
+        if read == 0 {
+            break;
+        }
+        at += read as u64;
+    }
+    Ok(None)
+}
+
+/// Whether a disk could not give back what was written: of one file, not of all.
+fn is_unreadable(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }
 
 fn filled(file: &mut impl Read, bytes: &mut [u8]) -> io::Result<bool> {

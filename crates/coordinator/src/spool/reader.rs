@@ -1,6 +1,6 @@
 //! Reads the entries of one spool file back, each checked against its CRC and its digest.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
@@ -27,7 +27,10 @@ impl SpoolReader {
         let path = path_of(dir, trajectory);
         let file = match extent {
             0 => None,
-            _ => Some(File::open(&path).map_err(|error| storage("open", &path, error))?),
+            _ => {
+                let opened = furrow_storage::open(&path, OpenOptions::new().read(true));
+                Some(opened.map_err(|error| storage("open", &path, error))?)
+            }
         };
         Ok(Self { path, file: file.map(BufReader::new), offset: 0, extent })
     }

@@ -169,7 +169,7 @@ fn a_tail_torn_at_any_byte_is_cut_and_written_again() {
         let (spool, recovered) = open(dir.path());
         let kept = ends.iter().filter(|end| **end <= length).count();
         let last = if kept == 0 { 0 } else { ends[kept - 1] };
-        assert_eq!(recovered[0].cut_bytes, (length - last) as u64, "cut at {length}");
+        assert_eq!(recovered[0].tail.torn_bytes(), (length - last) as u64, "cut at {length}");
         assert_eq!(recovered[0].steps.len(), kept.min(3));
         assert_eq!(recovered[0].ending.is_some(), kept == 4);
         for (at, (key, payload)) in entries.iter().enumerate() {
@@ -194,7 +194,75 @@ fn a_changed_byte_never_becomes_an_entry() {
         let kept = ends.iter().filter(|end| **end <= at).count();
         assert_eq!(contents(&spool, "a"), entries[..kept], "byte {at}");
         assert_eq!(recovered[0].steps.len(), kept.min(3), "byte {at}");
+        let offset = ends[..kept].last().copied().unwrap_or(0) as u64;
+        let want = match kept {
+            3 => Tail::Torn { bytes: whole.len() as u64 - offset },
+            _ => Tail::Damaged { offset, why: Flaw::Changed },
+        };
+        assert_eq!(recovered[0].tail, want, "byte {at}");
+        assert_eq!(fs::read(dir.path().join("a.spool")).unwrap(), damaged, "byte {at}: opening changed it");
+        if kept < 3 {
+            let late = Runtime::new().unwrap().block_on(put(&spool, "a", Key::Step(kept as u32), b"later"));
+            assert!(matches!(late, Err(SpoolError::Over { .. })), "byte {at}: {late:?}");
+            assert_eq!(fs::read(dir.path().join("a.spool")).unwrap(), damaged, "byte {at}: an append cut it");
+            spool.cut(&id("a")).unwrap();
+            assert_eq!(fs::read(dir.path().join("a.spool")).unwrap(), whole[..offset as usize], "byte {at}");
+        }
     }
+}
+
+#[test]
+fn entries_out_of_order_are_damage() {
+    let (whole, _, ends) = a_whole_file();
+    let dir = tempfile::tempdir().unwrap();
+    let swapped = [&whole[..ends[0]], &whole[ends[1]..]].concat();
+    fs::write(dir.path().join("a.spool"), &swapped).unwrap();
+    let (_spool, recovered) = open(dir.path());
+    assert_eq!(recovered[0].tail, Tail::Damaged { offset: ends[0] as u64, why: Flaw::OutOfOrder });
+}
+
+/// A page may write what looks like headers into what is recorded. Looking for a whole entry must not take time that grows with their
+/// number times their length.
+#[test]
+fn a_payload_full_of_headers_is_looked_through_quickly() {
+    let dir = tempfile::tempdir().unwrap();
+    let claim = Entry { key: Key::Step(1), digest: [0; 32], payload: Bytes::from(vec![0; 1 << 20]) }.header();
+    let mut torn = Entry { key: Key::Step(0), digest: [0; 32], payload: Bytes::from(vec![0; 8 << 20]) }
+        .header()
+        .to_vec();
+    while torn.len() < 3 << 20 {
+        torn.extend_from_slice(&claim);
+    }
+    fs::write(dir.path().join("a.spool"), &torn).unwrap();
+    let began = std::time::Instant::now();
+    let (_spool, recovered) = open(dir.path());
+    assert_eq!(recovered[0].steps, []);
+    assert!(matches!(recovered[0].tail, Tail::Damaged { offset: 0, .. }), "{:?}", recovered[0].tail);
+    // 60,000 claims of a megabyte each would be minutes.
+    assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_spool_file_that_is_a_link_is_refused_and_what_it_leads_to_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let users = dir.path().join("users");
+    fs::write(&users, "root").unwrap();
+    let spool = dir.path().join("spool");
+    fs::create_dir(&spool).unwrap();
+    std::os::unix::fs::symlink(&users, spool.join("a.spool")).unwrap();
+    let error = Spool::open(&spool, SpoolLimits::default()).map(drop).unwrap_err();
+    assert!(
+        matches!(&error, SpoolError::Storage(cause) if cause.source.to_string().contains("symbolic link")),
+        "{error:?}"
+    );
+    fs::remove_file(spool.join("a.spool")).unwrap();
+    fs::hard_link(&users, spool.join("a.spool")).unwrap();
+    let error = Spool::open(&spool, SpoolLimits::default()).map(drop).unwrap_err();
+    assert!(
+        matches!(&error, SpoolError::Storage(cause) if cause.source.to_string().contains("2 names")),
+        "{error:?}"
+    );
+    assert_eq!(fs::read_to_string(&users).unwrap(), "root");
 }
 
 #[test]

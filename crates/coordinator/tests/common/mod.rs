@@ -64,6 +64,7 @@ impl Setup {
         Job {
             run_id: Id::new("loopback").unwrap(),
             run_dir: dir.join("run"),
+            lock: None,
             resume: self.resume,
             identity: Identity::new([("tasks.seed".to_owned(), self.seed.to_string())]),
             job_toml: "[run]\nname = \"loopback\"\n".into(),

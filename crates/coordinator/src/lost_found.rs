@@ -1,0 +1,273 @@
+//! `<run>/lost+found/`: what a start could not account for, kept and never removed.
+//!
+//! What belongs to no shard, what a disk damaged, a manifest commit that cannot be read: each is moved (or, where the run goes on with a
+//! part of it, copied) into the folder of this start, and `index.jsonl` says where it came from and why. `furrow doctor --run` lists it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read as _, Write as _};
+use std::path::{Component, Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::durable::{DurableError, make_durable_dir, sync_dir};
+
+/// Name of the folder below a run directory.
+const FOLDER: &str = "lost+found";
+/// What the folder holds, a JSON object a line.
+const INDEX: &str = "index.jsonl";
+/// Most entries. A run that goes well has none; whoever has a thousand has put another run's files here.
+const ENTRIES_MAX: usize = 1_000;
+/// Most bytes of copies; what is moved costs none.
+const COPIED_BYTES_MAX: u64 = 1 << 30;
+/// Most bytes of the index: a thousand entries of two paths and a sentence.
+const INDEX_BYTES_MAX: u64 = 4 << 20;
+
+/// The folder, and what this start puts into it.
+#[derive(Debug)]
+pub(crate) struct LostFound {
+    run_dir: PathBuf,
+    /// Of this start, below the run directory: no other start uses it.
+    folder: PathBuf,
+    held: Option<Held>,
+}
+
+/// What the folder held when this start first put something into it.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    entries: usize,
+    copied_bytes: u64,
+}
+
+/// Something that was put aside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PutAside {
+    /// Where it lay, below the run directory.
+    pub from: PathBuf,
+    /// Where it lies now, below the run directory.
+    pub kept_as: PathBuf,
+    /// Why it was put aside.
+    pub why: String,
+    /// Its length when it was copied; `None`: it was moved, and nothing of it is left where it lay.
+    pub copied_bytes: Option<u64>,
+}
+
+/// Why something was not put aside. It is where it was.
+#[derive(Debug, thiserror::Error)]
+pub enum LostFoundError {
+    /// A file operation failed.
+    #[error("cannot put something aside")]
+    File(#[from] DurableError),
+    /// There is too much in it.
+    #[error(
+        "{folder} is full ({held}): see what is there with `furrow doctor --run`, take away what you do not need, its lines in \
+         {INDEX} too, and start again; {path} is where it was"
+    )]
+    Full {
+        /// The folder.
+        folder: PathBuf,
+        /// How much it holds.
+        held: String,
+        /// What should have come into it.
+        path: PathBuf,
+    },
+}
+
+impl LostFound {
+    /// Nothing is made before something is put aside. `epoch` counts the starts of the run.
+    pub fn of(run_dir: &Path, epoch: u64) -> Self {
+        let folder = Path::new(FOLDER).join(format!("start-{epoch:06}"));
+        Self { run_dir: run_dir.to_owned(), folder, held: None }
+    }
+
+    /// Moves a file or a folder away from where it lies in the run directory. Says where to.
+    pub fn take(&mut self, path: &Path, why: &str) -> Result<PathBuf, LostFoundError> {
+        let entry = self.entry(path, why, None)?;
+        let to = self.run_dir.join(&entry.kept_as);
+        self.record(&entry)?;
+        fs::rename(path, &to).map_err(DurableError::on("move to lost+found", path))?;
+        [to.parent(), path.parent()].into_iter().flatten().try_for_each(sync_dir)?;
+        Ok(self.told(entry))
+    }
+
+    /// Copies a file, durably; the file itself stays. Says where to.
+    pub fn copy(&mut self, path: &Path, why: &str) -> Result<PathBuf, LostFoundError> {
+        let failed = |operation| move |error| LostFoundError::from(DurableError::on(operation, path)(error));
+        let bytes = fs::symlink_metadata(path).map_err(failed("measure"))?.len();
+        let entry = self.entry(path, why, Some(bytes))?;
+        let to = self.run_dir.join(&entry.kept_as);
+        let mut from = furrow_storage::open(path, OpenOptions::new().read(true)).map_err(failed("open"))?;
+        self.record(&entry)?;
+        // An earlier start of this epoch cannot have been here, but this one may have been asked twice.
+        let mut copy = furrow_storage::create(&to).map_err(DurableError::on("create", &to))?;
+        // Of a file that the disk cannot read to its end, what can be read is kept.
+        if let Err(error) = io::copy(&mut from, &mut copy) {
+            tracing::warn!(path = %path.display(), %error, "only a part could be copied to lost+found");
+        }
+        copy.sync_all().map_err(DurableError::on("sync", &to))?;
+        to.parent().into_iter().try_for_each(sync_dir)?;
+        Ok(self.told(entry))
+    }
+
+    fn told(&self, entry: PutAside) -> PathBuf {
+        let PutAside { from, kept_as, why, .. } = entry;
+        tracing::warn!(from = %from.display(), kept_as = %kept_as.display(), %why, "put aside");
+        kept_as
+    }
+
+    fn entry(
+        &mut self,
+        path: &Path,
+        why: &str,
+        copied_bytes: Option<u64>,
+    ) -> Result<PutAside, LostFoundError> {
+        self.check_room(path, copied_bytes)?;
+        let from = path.strip_prefix(&self.run_dir).unwrap_or(path);
+        // No component leads upwards: what lies outside the run directory keeps its names below the folder.
+        let below: PathBuf = from.components().filter(|part| matches!(part, Component::Normal(_))).collect();
+        let mut kept_as = self.folder.join(&below);
+        // The same name twice in one start: a commit that was put aside and its successor, say.
+        let mut copies = 1;
+        while self.run_dir.join(&kept_as).symlink_metadata().is_ok() {
+            copies += 1;
+            let name = below.file_name().unwrap_or_default().to_string_lossy();
+            kept_as = self.folder.join(below.with_file_name(format!("{name}.{copies}")));
+        }
+        Ok(PutAside { from: from.to_owned(), kept_as, why: why.to_owned(), copied_bytes })
+    }
+
+    fn check_room(&mut self, path: &Path, copied_bytes: Option<u64>) -> Result<(), LostFoundError> {
+        let folder = self.run_dir.join(FOLDER);
+        furrow_storage::check_dir(&folder).map_err(DurableError::on("use", &folder))?;
+        let held = match self.held {
+            Some(held) => held,
+            None => Held::of(&self.run_dir)?,
+        };
+        let more = Held {
+            entries: held.entries + 1,
+            copied_bytes: held.copied_bytes.saturating_add(copied_bytes.unwrap_or(0)),
+        };
+        if more.entries > ENTRIES_MAX || more.copied_bytes > COPIED_BYTES_MAX {
+            let held = format!(
+                "{} of at most {ENTRIES_MAX} entries, {} of at most {COPIED_BYTES_MAX} bytes of copies",
+                held.entries, held.copied_bytes
+            );
+            return Err(LostFoundError::Full { folder, held, path: path.to_owned() });
+        }
+        self.held = Some(more);
+        Ok(())
+    }
+
+    /// The index knows of it first: a crash in between leaves a line about something that is still where it was.
+    fn record(&self, entry: &PutAside) -> Result<(), LostFoundError> {
+        let to = self.run_dir.join(&entry.kept_as);
+        to.parent().into_iter().try_for_each(make_durable_dir)?;
+        let path = self.run_dir.join(FOLDER).join(INDEX);
+        let line = serde_json::to_string(entry).unwrap_or_default();
+        let mut file = furrow_storage::open(&path, OpenOptions::new().append(true).create(true))
+            .map_err(DurableError::on("open", &path))?;
+        file.write_all(format!("{line}\n").as_bytes())
+            .and_then(|()| file.sync_all())
+            .map_err(DurableError::on("write to", &path))?;
+        Ok(sync_dir(&self.run_dir.join(FOLDER))?)
+    }
+}
+
+impl Held {
+    fn of(run_dir: &Path) -> Result<Self, LostFoundError> {
+        let path = run_dir.join(FOLDER).join(INDEX);
+        let entries = lost_and_found(run_dir).map_err(DurableError::on("read", &path))?;
+        let copied_bytes = entries.iter().filter_map(|entry| entry.copied_bytes).sum();
+        Ok(Self { entries: entries.len(), copied_bytes })
+    }
+}
+
+/// What starts of a run put aside and what is still there, in the order it came.
+///
+/// # Errors
+/// The index cannot be read. A line that is no entry is left out.
+pub fn lost_and_found(run_dir: &Path) -> io::Result<Vec<PutAside>> {
+    let file = match File::open(run_dir.join(FOLDER).join(INDEX)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other?,
+    };
+    let mut entries = Vec::new();
+    for line in BufReader::new(file.take(INDEX_BYTES_MAX)).split(b'\n') {
+        let Ok(entry) = serde_json::from_slice::<PutAside>(&line?) else { continue };
+        // The index is a file like another: a name in it may lead anywhere, and none of those is listed.
+        let stays = entry.kept_as.components().all(|part| matches!(part, Component::Normal(_)));
+        if stays && run_dir.join(&entry.kept_as).symlink_metadata().is_ok() {
+            entries.push(entry);
+        }
+    }
+    Ok(entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run_with(names: &[&str]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for name in names {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, *name).unwrap();
+        }
+        dir
+    }
+
+    #[test]
+    fn what_is_put_aside_is_listed_until_it_is_taken_away() {
+        let dir = run_with(&["data/steps/notes.txt", "spool/a.spool"]);
+        let mut lost = LostFound::of(dir.path(), 3);
+        let notes = lost.take(&dir.path().join("data/steps/notes.txt"), "it belongs to no shard").unwrap();
+        let spool = lost.copy(&dir.path().join("spool/a.spool"), "damaged").unwrap();
+        assert_eq!(notes, Path::new("lost+found/start-000003/data/steps/notes.txt"));
+        assert_eq!(fs::read_to_string(dir.path().join(&notes)).unwrap(), "data/steps/notes.txt");
+        assert!(!dir.path().join("data/steps/notes.txt").exists());
+        assert!(dir.path().join("spool/a.spool").exists());
+        let listed = lost_and_found(dir.path()).unwrap();
+        assert_eq!(listed.iter().map(|entry| &entry.kept_as).collect::<Vec<_>>(), [&notes, &spool]);
+        assert_eq!(listed[1].copied_bytes, Some(13));
+        fs::remove_file(dir.path().join(&notes)).unwrap();
+        assert_eq!(lost_and_found(dir.path()).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn the_same_name_twice_is_two_entries() {
+        let dir = run_with(&["spool/a.spool"]);
+        let mut lost = LostFound::of(dir.path(), 1);
+        let path = dir.path().join("spool/a.spool");
+        let (first, second) = (lost.copy(&path, "x").unwrap(), lost.copy(&path, "x").unwrap());
+        assert_ne!(first, second);
+        assert_eq!(lost_and_found(dir.path()).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_full_folder_is_said_and_nothing_is_moved() {
+        let dir = run_with(&["data/steps/one"]);
+        let mut lost = LostFound::of(dir.path(), 1);
+        lost.held = Some(Held { entries: ENTRIES_MAX, copied_bytes: 0 });
+        let path = dir.path().join("data/steps/one");
+        let why = lost.take(&path, "x").unwrap_err().to_string();
+        assert!(why.contains("is full (1000 of at most 1000 entries"), "{why}");
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn an_index_cannot_lead_out_of_the_run() {
+        let dir = run_with(&["lost+found/index.jsonl"]);
+        let line = r#"{"from":"a","kept_as":"../../etc/passwd","why":"x","copied_bytes":null}"#;
+        fs::write(dir.path().join("lost+found/index.jsonl"), format!("{line}\ngarbage\n")).unwrap();
+        assert_eq!(lost_and_found(dir.path()).unwrap(), []);
+    }
+
+    #[test]
+    fn a_folder_that_is_a_link_is_refused() {
+        let dir = run_with(&["data/steps/one", "elsewhere/x"]);
+        std::os::unix::fs::symlink("elsewhere", dir.path().join("lost+found")).unwrap();
+        let path = dir.path().join("data/steps/one");
+        assert!(LostFound::of(dir.path(), 1).take(&path, "x").is_err());
+        assert!(path.exists());
+    }
+}

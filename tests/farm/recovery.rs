@@ -1,0 +1,285 @@
+//! Run directories that are damaged, half restored, contested or led astray: nothing published is lost, nobody else's file is touched.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::farm::{FURROW, air_tasks, furrow, pause};
+
+const GROUPS: u32 = 12;
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// A job in a folder, with shards small enough that a few seconds make many.
+struct Run {
+    folder: tempfile::TempDir,
+}
+
+impl Run {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let tasks = air_tasks(folder.path(), GROUPS, 2);
+        let job = format!(
+            "[run]\nname = \"run\"\noutput_dir = \".\"\n{tasks}\n[records]\nmax_delay_millis = 150\nmerge_files_min = 1000\n\
+             [policy]\nkind = \"scripted\"\nthink_millis = 15\n[env]\nsessions_max = 4\n[dashboard]\nlisten = \"127.0.0.1:0\"\n"
+        );
+        fs::write(folder.path().join("job.toml"), job).unwrap();
+        Self { folder }
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.folder.path().join("run")
+    }
+
+    fn command(&self, more: &[&str]) -> Command {
+        let mut command = Command::new(FURROW);
+        command.args(["run", "job.toml", "--air", "3000"]).args(more).current_dir(self.folder.path());
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Runs to the end.
+    fn run(&self, more: &[&str]) -> Output {
+        self.command(more).output().unwrap()
+    }
+
+    #[track_caller]
+    fn completes(&self, more: &[&str]) -> String {
+        let output = self.run(more);
+        let text = text(&output);
+        assert_eq!(output.status.code(), Some(0), "{text}");
+        text
+    }
+
+    fn start(&self, more: &[&str]) -> Child {
+        let log = fs::File::create(self.folder.path().join("out")).unwrap();
+        self.command(more).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap()
+    }
+
+    /// Begins the run and kills it once its directory looks as wanted.
+    fn killed_when(&self, reached: impl Fn(&Path) -> bool) {
+        let mut child = self.start(&[]);
+        let began = Instant::now();
+        while !reached(&self.dir()) {
+            let out = || fs::read_to_string(self.folder.path().join("out")).unwrap_or_default();
+            assert!(child.try_wait().unwrap().is_none(), "the run ended before it was killed\n{}", out());
+            assert!(began.elapsed() < DEADLINE, "not in {DEADLINE:?}\n{}", out());
+            pause();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    fn commits(&self) -> Vec<PathBuf> {
+        let mut commits = entries(&self.dir().join("data/manifest"));
+        commits.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
+        commits
+    }
+
+    /// What the independent checker finds, a line a breach.
+    fn breaches(&self) -> Vec<String> {
+        let python = std::env::var("FURROW_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
+        let output = Command::new(python)
+            .arg("tests/check.py")
+            .arg(self.dir())
+            .args(["--groups", &GROUPS.to_string(), "--group-size", "2"])
+            .output()
+            .unwrap();
+        if output.status.success() {
+            return Vec::new();
+        }
+        assert!(output.stderr.is_empty(), "the checker failed: {}", text(&output));
+        String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+    }
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    let mut found: Vec<_> =
+        fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    found.sort();
+    found
+}
+
+/// Parquet files of a run with their bytes.
+fn shards(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let tables = ["trajectories", "steps", "failed_steps", "groups"];
+    let files = tables.into_iter().flat_map(|table| entries(&dir.join("data").join(table)));
+    files.map(|path| (path.clone(), fs::read(path).unwrap())).collect()
+}
+
+/// The last commits are gone, as after a backup that caught the manifest earlier than the ledger.
+#[test]
+fn resuming_without_the_last_manifest_commits_removes_no_published_file() {
+    let run = Run::new();
+    run.killed_when(|dir| entries(&dir.join("data/manifest")).len() >= 5);
+    let commits = run.commits();
+    let published = shards(&run.dir());
+    commits[commits.len() - 3..].iter().for_each(|path| fs::remove_file(path).unwrap());
+    run.completes(&["--resume"]);
+    let after = shards(&run.dir());
+    for (path, bytes) in &published {
+        // A shard that was being written when the run was killed is undone; those that a commit named are as they were.
+        let named = commits.iter().any(|_| after.contains_key(path));
+        assert!(!named || after[path] == *bytes, "{} changed", path.display());
+    }
+    assert_eq!(run.breaches(), Vec::<String>::new());
+}
+
+#[test]
+fn resuming_without_a_manifest_makes_it_again() {
+    let run = Run::new();
+    run.killed_when(|dir| entries(&dir.join("data/manifest")).len() >= 4);
+    let commits = run.commits().len();
+    fs::remove_dir_all(run.dir().join("data/manifest")).unwrap();
+    let said = run.completes(&["--resume"]);
+    assert!(said.contains("a manifest commit was missing: it is made again"), "{said}");
+    assert!(run.commits().len() > commits);
+    assert_eq!(run.breaches(), Vec::<String>::new());
+}
+
+/// One bit of one spool file is turned while the run is dead.
+#[test]
+fn a_turned_bit_in_the_spool_costs_one_trajectory() {
+    let run = Run::new();
+    let held =
+        |dir: &Path| entries(&dir.join("spool")).into_iter().filter(|path| length(path) > 5_000).count();
+    run.killed_when(|dir| held(dir) >= 3);
+    let files = entries(&run.dir().join("spool"));
+    let longest = files.iter().max_by_key(|path| length(path)).unwrap();
+    let mut bytes = fs::read(longest).unwrap();
+    bytes[300] ^= 0x10;
+    fs::write(longest, &bytes).unwrap();
+    let id = longest.file_stem().unwrap().to_string_lossy().into_owned();
+    run.completes(&["--resume"]);
+    let breaches = run.breaches();
+    let (about_it, others): (Vec<_>, Vec<_>) = breaches.iter().partition(|line| line.contains(&id));
+    assert!(!about_it.is_empty(), "the checker knows of no lost step: was it damaged at all?");
+    assert!(
+        about_it.iter().all(|line| line.contains("was acknowledged and is not in the data")),
+        "{about_it:?}"
+    );
+    assert!(others.iter().all(|line| !line.contains("run-g")), "{others:?}");
+    let listed = furrow(&["doctor", "--run", "run", "--json"], run.folder.path());
+    let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+    let kept = run.dir().join(listed[0]["kept_as"].as_str().unwrap());
+    assert_eq!(fs::read(kept).unwrap(), bytes, "the damaged file is kept as it was found: {listed}");
+    let verified = furrow(&["records", "verify", "run"], run.folder.path());
+    assert!(verified.status.success(), "{}", text(&verified));
+}
+
+fn length(path: &Path) -> u64 {
+    path.metadata().map_or(0, |metadata| metadata.len())
+}
+
+/// Whatever a run writes is a link to a file elsewhere: that file stays as it is, and the run says which link.
+#[test]
+fn nothing_is_written_through_a_link() {
+    let run = Run::new();
+    run.killed_when(|dir| {
+        entries(&dir.join("data/manifest")).len() >= 2 && !entries(&dir.join("spool")).is_empty()
+    });
+    let users = run.folder.path().join("users");
+    fs::write(&users, "root:x:0:0\n").unwrap();
+    let spool = entries(&run.dir().join("spool"))[0].clone();
+    let names = ["lock", "metrics.jsonl", "logs/run.jsonl", "ledger.sqlite", "job.toml.tmp"];
+    for path in names.iter().map(|name| run.dir().join(name)).chain([spool]) {
+        for hard in [false, true] {
+            let aside = run.folder.path().join("aside");
+            let there = path.exists();
+            if there {
+                fs::rename(&path, &aside).unwrap();
+            }
+            match hard {
+                true => fs::hard_link(&users, &path).unwrap(),
+                false => std::os::unix::fs::symlink(&users, &path).unwrap(),
+            }
+            let output = run.run(&["--resume"]);
+            let said = text(&output);
+            assert_ne!(output.status.code(), Some(0), "{}: {said}", path.display());
+            let why = if hard { "2 names (hard links)" } else { "symbolic link" };
+            assert!(said.contains(why), "{}: {said}", path.display());
+            assert_eq!(fs::read_to_string(&users).unwrap(), "root:x:0:0\n", "{}", path.display());
+            fs::remove_file(&path).unwrap();
+            if there {
+                fs::rename(&aside, &path).unwrap();
+            }
+        }
+    }
+    for name in ["spool", "data", "data/steps", "data/manifest", "lost+found"] {
+        let (path, aside) = (run.dir().join(name), run.folder.path().join("aside"));
+        let there = path.exists();
+        if there {
+            fs::rename(&path, &aside).unwrap();
+        } else {
+            fs::create_dir(&aside).unwrap();
+        }
+        std::os::unix::fs::symlink(&aside, &path).unwrap();
+        let output = run.run(&["--resume"]);
+        assert_ne!(output.status.code(), Some(0), "{name}");
+        assert!(text(&output).contains("a symbolic link, not a folder"), "{name}: {}", text(&output));
+        fs::remove_file(&path).unwrap();
+        if there {
+            fs::rename(&aside, &path).unwrap();
+        } else {
+            fs::remove_dir(&aside).unwrap();
+        }
+    }
+    run.completes(&["--resume"]);
+    assert_eq!(run.breaches(), Vec::<String>::new());
+}
+
+/// A second starter of the same run is refused, and the programs beside the first still find it.
+#[test]
+fn a_second_starter_changes_nothing_of_the_living_run() {
+    let run = Run::new();
+    let mut first = run.start(&["--set", "policy.think_millis=200"]);
+    let began = Instant::now();
+    let files = ["coordinator.address", "job.toml", "lock"].map(|name| run.dir().join(name));
+    let scored = || !entries(&run.dir().join("data/manifest")).is_empty();
+    while !(files.iter().all(|path| path.exists()) && scored()) {
+        assert!(began.elapsed() < DEADLINE);
+        pause();
+    }
+    let before = files.each_ref().map(|path| fs::read(path).unwrap());
+    let inode = |path: &PathBuf| std::os::unix::fs::MetadataExt::ino(&path.metadata().unwrap());
+    let inodes = files.each_ref().map(inode);
+    for more in [&["--resume"][..], &["--clean"], &["--resume", "--set", "env.sessions_max=2"]] {
+        let refused = run.run(more);
+        assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
+        assert!(text(&refused).contains("in use by pid"), "{}", text(&refused));
+    }
+    assert!(first.try_wait().unwrap().is_none(), "the first run ended too early for this test");
+    assert_eq!(files.each_ref().map(|path| fs::read(path).unwrap()), before);
+    assert_eq!(files.each_ref().map(inode), inodes, "a file was replaced by one with the same bytes");
+    first.kill().unwrap();
+    first.wait().unwrap();
+}
+
+/// A task whose page never starts: every attempt fails, and that is no success.
+#[test]
+fn a_run_in_which_nothing_was_scored_is_no_success() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let tasks = air_tasks(here, 1, 1);
+    let line = fs::read_to_string(here.join("air/tasks.jsonl")).unwrap();
+    // A score that the evidence of a simulated page never fits: the scorer comes to no verdict.
+    let line = line.replace("\"pointer\":\"/reward\"", "\"pointer\":\"/absent\"");
+    fs::write(here.join("air/tasks.jsonl"), line).unwrap();
+    let job = format!(
+        "[run]\nname = \"run\"\noutput_dir = \".\"\n{tasks}\n[dashboard]\nlisten = \"127.0.0.1:0\"\n[policy]\nkind = \"scripted\"\n"
+    );
+    fs::write(here.join("job.toml"), job).unwrap();
+    let output = furrow(&["run", "job.toml", "--air", "3000"], here);
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("0 trajectories scored, mean reward –,"), "{said}");
+    assert!(said.contains("nothing was scored: all 3 attempts failed (3 scorer_error)"), "{said}");
+    let output = furrow(&["run", "job.toml", "--air", "3000", "--clean", "--json"], here);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("\"reward_mean\": null"), "{}", text(&output));
+}
