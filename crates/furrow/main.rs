@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    bench, check, checkpoint, doctor, model, plan, publish, records, report, roles, run, score, tasks, view,
+    bench, check, checkpoint, discarded, doctor, model, plan, publish, records, report, roles, run, score, tasks, view,
     watch,
 };
 
@@ -42,6 +42,8 @@ enum Command {
     Policy(roles::PolicyArgs),
     /// Make weights the next policy version of a running job, and wait until its policy workers run it
     Publish(publish::PublishArgs),
+    /// Report how many trajectories a trainer discarded: a running job that paces its admission by versions collects as many more
+    Discarded(discarded::DiscardedArgs),
     /// Look at the tasks of a job
     #[command(subcommand)]
     Tasks(tasks::TasksCommand),
@@ -110,6 +112,7 @@ fn main() -> ExitCode {
         Command::Env(args) => roles::env(&args),
         Command::Policy(args) => roles::policy(&args),
         Command::Publish(args) => publish::run(&args),
+        Command::Discarded(args) => discarded::run(&args),
         Command::Tasks(command) => tasks::run(&command),
         Command::Records(command) => records::run(&command),
         Command::View(args) => view::run(&args),

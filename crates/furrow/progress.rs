@@ -73,7 +73,7 @@ impl Progress {
 pub fn figures(now: &ProgressResponse) -> Value {
     json!({
         "run_id": now.run_id, "groups_planned": now.groups_planned, "groups_closed": now.groups_closed, "assigned": now.assigned,
-        "scored": now.scored, "failed": now.failed, "published": now.published, "steps": now.steps,
+        "scored": now.scored, "failed": now.failed, "published": now.published, "discarded": now.discarded, "steps": now.steps,
         "reward_mean": mean(now), "successes": now.successes, "env_workers": now.env_workers, "policy_workers": now.policy_workers,
         "admission": now.admission, "run_over": now.run_over,
     })

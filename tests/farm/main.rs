@@ -10,6 +10,7 @@ mod farm;
 mod kills;
 #[cfg(feature = "otel")]
 mod otlp;
+mod pacing;
 mod planted;
 mod recompute;
 mod recovery;

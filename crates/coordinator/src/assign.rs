@@ -38,7 +38,7 @@ pub struct Pacing {
 }
 
 impl Pacing {
-    /// How many trajectories may have been accepted or be under way at this version.
+    /// How many trajectories may have been accepted or be under way at this version; those that a trainer discarded do not count.
     pub fn allowed(self, version: Option<i32>) -> u64 {
         let version = version.map_or(0, |version| version.max(0) as u64);
         version
@@ -47,7 +47,7 @@ impl Pacing {
             .saturating_mul(self.trajectories_per_version)
     }
 
-    /// Whether one more may start.
+    /// Whether one more may start, where so many were accepted and not discarded.
     pub fn admits(self, accepted: u64, running: u64, version: Option<i32>) -> bool {
         accepted.saturating_add(running) < self.allowed(version)
     }

@@ -56,7 +56,8 @@ pub struct LimitsFile {
     pub disk_full_millis: u64,
     /// Deadline of a call, beyond the time a request for work asks to be held.
     pub call_millis: u64,
-    /// Trajectories a trainer takes for one version of the weights; absent: admission is not paced.
+    /// Trajectories a trainer takes for one version of the weights; absent: admission is not paced. Those that it reports as discarded
+    /// (`furrow discarded`) are collected anew.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trajectories_per_version: Option<u64>,
     /// Versions a trajectory may be behind when it ends.

@@ -5,6 +5,7 @@
 //! order of ids: no hash map is ever walked.
 
 mod answer;
+mod discards;
 mod ending;
 mod evaluation;
 mod lending;
@@ -33,6 +34,7 @@ use crate::ledger::{Draw, Ended, Mutation, Start, TaskTally, Verdict};
 use crate::versions::Versions;
 
 pub use answer::{Answer, Grant, Health, Progress, Refused, Running, WorkerStanding};
+pub use discards::Discarded;
 pub use evaluation::{Evaluated, Schedule};
 pub use notice::Notice;
 pub use restore::Spooled;
@@ -79,6 +81,13 @@ pub enum Event {
         call: Call,
         /// Which.
         publication: Publication,
+    },
+    /// A trainer says how many trajectories it discarded.
+    Discarded {
+        /// Answered with [`Answer::Discarded`].
+        call: Call,
+        /// Its cumulative count.
+        report: Discarded,
     },
     /// Somebody asks how far a version is.
     Weights {
@@ -424,6 +433,7 @@ pub struct Core {
     /// When time passed last. A coordinator that was stopped in between heard nobody, so nobody is late.
     ticked_millis: u64,
     disk_low: Option<String>,
+    discards: discards::Discards,
     told_pause: Option<furrow_telemetry::PauseReason>,
     stopping: Option<stopping::Stopping>,
     shards_closing: bool,
@@ -551,6 +561,7 @@ impl Core {
             scoring: self.scoring.len() as u64,
             workers: self.health(),
             steps: tally.steps,
+            discarded: self.discards.total(),
             env_workers: self.env_workers.len() as u64,
             policy_workers: self.policy_workers.len() as u64,
             admission: self.pause().map_or_else(|| "open".to_owned(), |(_, detail)| detail),
@@ -570,6 +581,7 @@ impl Core {
                 self.heartbeat(call, &worker, &run, health, turn);
             }
             Event::Publish { call, publication } => self.publish_weights(call, publication, turn),
+            Event::Discarded { call, report } => self.discard(call, report, turn),
             Event::Weights { call, version } => {
                 let answer = match self.standing_of(version) {
                     Some(standing) => Answer::Weights(Box::new(standing)),

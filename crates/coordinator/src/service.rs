@@ -12,8 +12,8 @@ use tonic::{Request, Response, Status};
 
 use crate::assign::PolicyOffer;
 use crate::core::{
-    Answer, Call, Event, Follower, Grant, Health, Progress, Publication, Refused, Reported, Running,
-    WeightsRun, WeightsStanding, WorkerId, WorkerStanding,
+    Answer, Call, Discarded, Event, Follower, Grant, Health, Progress, Publication, Refused, Reported,
+    Running, WeightsRun, WeightsStanding, WorkerId, WorkerStanding,
 };
 use crate::crash;
 use crate::groups::span;
@@ -34,6 +34,9 @@ const REASON_CHARS_MAX: usize = 2000;
 
 /// Letters of a publication's name.
 const PUBLICATION_ID_MAX: usize = 128;
+
+/// Readers that share a run; each is a process of a trainer.
+const READERS_MAX: u32 = 4096;
 
 /// A registration is a few hundred bytes.
 const REGISTRATION_BYTES_MAX: usize = 64 << 10;
@@ -276,6 +279,19 @@ impl CoordinatorService for Service {
         }
     }
 
+    async fn report_discarded(
+        &self,
+        request: Request<v1::ReportDiscardedRequest>,
+    ) -> Result<Response<v1::ReportDiscardedResponse>, Status> {
+        let report = discarded(request.into_inner())?;
+        match within(self.deadline, self.ask(|call| Event::Discarded { call, report })).await? {
+            Answer::Discarded { discarded, accepted } => {
+                Ok(Response::new(v1::ReportDiscardedResponse { discarded, accepted }))
+            }
+            _ => Err(unexpected()),
+        }
+    }
+
     async fn weights(
         &self,
         request: Request<v1::WeightsRequest>,
@@ -403,6 +419,17 @@ fn publication(message: v1::PublishRequest) -> Result<Publication, Status> {
         }
         None => Err(Status::invalid_argument("weights are missing: name a directory or an earlier version")),
     }
+}
+
+/// A checked report; one that names no world is of a reader that has the run to itself.
+fn discarded(message: v1::ReportDiscardedRequest) -> Result<Discarded, Status> {
+    let v1::ReportDiscardedRequest { trajectories, rank, world } = message;
+    if world > READERS_MAX || rank >= world.max(1) {
+        return Err(Status::invalid_argument(format!(
+            "reader {rank} of {world} cannot be; expected a rank below the world, and at most {READERS_MAX} readers"
+        )));
+    }
+    Ok(Discarded { rank, world: world.max(1), trajectories })
 }
 
 fn standing_into(standing: WeightsStanding) -> v1::WeightsResponse {
@@ -538,6 +565,7 @@ fn progress_into(progress: Progress) -> v1::ProgressResponse {
         reward_sum: progress.reward_sum,
         successes: count(progress.successes),
         steps: progress.steps,
+        discarded: count(progress.discarded),
         env_workers: count(progress.env_workers),
         policy_workers: count(progress.policy_workers),
         admission: progress.admission,
@@ -584,6 +612,7 @@ impl From<Refused> for Status {
             Refused::UnknownWorker { .. } => Status::aborted(told),
             Refused::Stale { .. } => Status::failed_precondition(told),
             Refused::OtherEnding { .. } => Status::already_exists(told),
+            Refused::Discarded { .. } => Status::out_of_range(told),
             Refused::Publication { .. } => Status::invalid_argument(told),
             Refused::NoVersion { .. } => Status::not_found(told),
         }

@@ -246,6 +246,48 @@ async fn what_does_not_fit_is_refused_and_what_was_kept_is_kept() {
 }
 
 #[tokio::test]
+async fn discarded_trajectories_make_room_and_more_than_there_are_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = LimitsFile {
+        trajectories_per_version: Some(1),
+        max_off_policy_versions: 0,
+        ..Setup::default().limits
+    };
+    let mut farm = Farm::open(Setup { groups: 3, limits, ..Setup::default() }, dir.path()).await.unwrap();
+    farm.register().await;
+    let wrong = [
+        ((1, 0, 0), Code::OutOfRange, "1 trajectories cannot be discarded: this run has accepted 0"),
+        ((0, 2, 2), Code::InvalidArgument, "reader 2 of 2 cannot be"),
+        ((0, 1, 0), Code::InvalidArgument, "reader 1 of 0 cannot be"),
+        ((0, 0, 5000), Code::InvalidArgument, "at most 4096 readers"),
+    ];
+    for ((trajectories, rank, world), code, part) in wrong {
+        let request = v1::ReportDiscardedRequest { trajectories, rank, world };
+        refused(farm.calls.report_discarded(request).await, code, part);
+    }
+    for discarded in 1..=3 {
+        let lent = farm.lease_one().await;
+        farm.act(&lent, 1, "no idea").await;
+        while farm.progress().await.scored < discarded {
+            tokio::task::yield_now().await;
+        }
+        if discarded < 3 {
+            let told = farm.progress().await.admission;
+            assert!(
+                told.ends_with("of them discarded, and 0 running fill what version 0 allows: 1"),
+                "{told}"
+            );
+            assert!(farm.lease(1).await.assignments.is_empty());
+        }
+        let request = v1::ReportDiscardedRequest { trajectories: discarded.into(), rank: 0, world: 0 };
+        let answer = farm.calls.report_discarded(request).await.unwrap().into_inner();
+        assert_eq!((answer.discarded, answer.accepted), (discarded.into(), discarded.into()));
+        assert_eq!(farm.progress().await.discarded, discarded);
+    }
+    assert_eq!(farm.end().await.unwrap().over, Over::Complete);
+}
+
+#[tokio::test]
 async fn a_job_becomes_a_data_set_that_verifies() {
     let dir = tempfile::tempdir().unwrap();
     let setup = Setup { groups: 3, group_size: 2, ..Setup::default() };

@@ -53,6 +53,7 @@ impl Live {
             "scored": now.scored,
             "failed": now.failed,
             "published": now.published,
+            "discarded": now.discarded,
             "steps": now.steps,
             "successes": now.successes,
             "judged": now.training_judged,

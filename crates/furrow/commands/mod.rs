@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod check;
 pub mod checkpoint;
+pub mod discarded;
 pub mod doctor;
 mod headless;
 pub mod model;

@@ -54,7 +54,7 @@ pub struct PublishArgs {
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A coordinator that restarts is away for a second or two.
-const CALL: Duration = Duration::from_secs(10);
+pub(super) const CALL: Duration = Duration::from_secs(10);
 
 /// Runs the command.
 pub fn run(args: &PublishArgs) -> Result<(), Failure> {
@@ -87,9 +87,9 @@ async fn publish(args: &PublishArgs, request: PublishRequest) -> Result<(), Fail
 }
 
 /// Where the coordinator is: asked anew each time, for a restarted one may listen elsewhere.
-struct Farm {
-    run: Option<PathBuf>,
-    coordinator: Option<String>,
+pub(super) struct Farm {
+    pub(super) run: Option<PathBuf>,
+    pub(super) coordinator: Option<String>,
 }
 
 impl Farm {
@@ -102,7 +102,7 @@ impl Farm {
     }
 
     /// Asks until there is an answer, a refusal, or the deadline: a coordinator that is away may be on its way back.
-    async fn ask<T>(
+    pub(super) async fn ask<T>(
         &self,
         deadline: Instant,
         call: impl AsyncFn(CoordinatorServiceClient<Channel>) -> Result<T, tonic::Status>,

@@ -155,6 +155,10 @@ class PublishSection:
     """Steps of the optimiser a version."""
     timeout_seconds: float = 300.0
     attempts: int = 5
+    discarded: tuple[str, ...] = ()
+    """Run when more trajectories were discarded, and now and then while training waits, such as
+    `["furrow", "discarded", "{count}", "--run", "RUN"]`; it must not fail training. Empty: that very command, where `command` is a
+    `furrow publish` with `--run` or `--coordinator`, else nothing is reported. A farm with `limits.trajectories_per_version` needs it."""
     keep_every: int = 0
     """Every so many versions a checkpoint is kept for good; 0: none."""
     first: bool = False
@@ -299,6 +303,10 @@ def _problems(config: Config) -> list[str]:
         (rl.ratio_cap >= 1, f"rl.ratio_cap: {rl.ratio_cap}; use 1 or more"),
         (rl.constant > 0, f"rl.constant: {rl.constant}; use more than 0"),
         (config.publish.every >= 1, f"publish.every: {config.publish.every}; use 1 or more"),
+        (
+            not config.publish.discarded or any("{count}" in part for part in config.publish.discarded),
+            f"publish.discarded: {list(config.publish.discarded)}; one of its arguments must hold {{count}}",
+        ),
         (config.publish.attempts >= 1, f"publish.attempts: {config.publish.attempts}; use 1 or more"),
     ]
     return [text for holds, text in rules if not holds]

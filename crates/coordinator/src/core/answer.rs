@@ -40,6 +40,13 @@ pub enum Answer {
         /// Whether it was before.
         repeated: bool,
     },
+    /// What a trainer discarded is counted.
+    Discarded {
+        /// Trajectories, of all readers of the run.
+        discarded: u64,
+        /// Scored trajectories outside of evaluations.
+        accepted: u64,
+    },
     /// How far a version is.
     Weights(Box<WeightsStanding>),
     /// Goodbye.
@@ -117,6 +124,16 @@ pub enum Refused {
         /// Why.
         why: String,
     },
+    /// A trainer discarded what it never got.
+    #[error(
+        "{discarded} trajectories cannot be discarded: this run has accepted {accepted} outside of evaluations; report the cumulative count of one training of this very run"
+    )]
+    Discarded {
+        /// Of all readers of the run.
+        discarded: u64,
+        /// Scored trajectories outside of evaluations.
+        accepted: u64,
+    },
     /// No such version was published.
     #[error("there is no version {version}; none was published under that number")]
     NoVersion {
@@ -179,6 +196,8 @@ pub struct Progress {
     pub workers: Vec<WorkerStanding>,
     /// Steps acknowledged since this coordinator started.
     pub steps: u64,
+    /// Scored trajectories that a trainer discarded, as far as it reported them to this coordinator.
+    pub discarded: u64,
     /// Environment workers there.
     pub env_workers: u64,
     /// Policy workers there.

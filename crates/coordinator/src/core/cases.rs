@@ -7,8 +7,8 @@ use furrow_rollout::{End, Hashes, Id, PolicyKind, Score, Split, Trajectory};
 use furrow_telemetry::{PauseReason, WorkerKind};
 
 use super::{
-    Answer, Call, Core, Decision, Drawn, Effect, Evaluated, Event, Grant, Health, Notice, Now, Over, Plan,
-    Publication, Refused, Reported, Rules, Schedule, ShardNews, Spooled, Tallies, WeightsRun,
+    Answer, Call, Core, Decision, Discarded, Drawn, Effect, Evaluated, Event, Grant, Health, Notice, Now,
+    Over, Plan, Publication, Refused, Reported, Rules, Schedule, ShardNews, Spooled, Tallies, WeightsRun,
     WeightsStanding, WorkerId,
 };
 use crate::assign::{Pacing, PolicyOffer};
@@ -235,6 +235,21 @@ impl Office {
         let mut verdict = verdict(Some(1.0), [5; 32]);
         verdict.score.success = success;
         self.apply(Event::Judged { trajectory: grant.of.trajectory_id.clone(), verdict: Ok(verdict) });
+    }
+
+    /// Acted to its end and scored.
+    fn answer(&mut self, grant: &Grant, reward: f32) {
+        self.end(grant, End::Answered);
+        self.score(grant, reward);
+    }
+
+    /// A trainer's report; the sums it is answered with, or why not.
+    fn discard(&mut self, (rank, world): (u32, u32), trajectories: u64) -> Result<(u64, u64), Refused> {
+        match self.ask(|call| Event::Discarded { call, report: Discarded { rank, world, trajectories } }) {
+            Answer::Discarded { discarded, accepted } => Ok((discarded, accepted)),
+            Answer::Refused(why) => Err(why),
+            other => panic!("{other:?}"),
+        }
     }
 
     fn publish_all(&mut self) {
@@ -601,6 +616,96 @@ fn admission_pauses_for_named_reasons() {
         })
         .collect();
     assert_eq!(paused, [DiskReserve, OffPolicy, Backlog]);
+}
+
+/// A farm of one trajectory a group that a trainer takes two a version of, none ahead.
+fn paced(groups: u64) -> Office {
+    let pacing = Some(Pacing { trajectories_per_version: 2, max_off_policy_versions: 0 });
+    Office::staffed(groups, 1, Rules { pacing, ..rules() })
+}
+
+#[test]
+fn a_run_of_which_everything_is_discarded_goes_on_to_its_end() {
+    let mut office = paced(9);
+    let mut discarded = 0;
+    while let Some(grants) = Some(office.lease(8)).filter(|grants| !grants.is_empty()) {
+        assert!(grants.len() <= 2, "never more than the version allows are under way");
+        grants.iter().for_each(|grant| office.answer(grant, 0.0));
+        if grants.len() == 2 {
+            assert_eq!(office.pause(), Some(PauseReason::OffPolicy));
+            assert!(office.lease(1).is_empty(), "what is not reported is waited for");
+        }
+        discarded += grants.len() as u64;
+        assert_eq!(office.discard((0, 1), discarded), Ok((discarded, discarded)));
+        assert_eq!(office.pause(), None);
+    }
+    office.publish_all();
+    assert_eq!((discarded, office.take_over()), (9, Some(Over::Complete)));
+}
+
+#[test]
+fn what_is_kept_fills_a_version_whatever_was_discarded() {
+    let mut office = paced(9);
+    let first = office.lease(8);
+    office.answer(&first[0], 1.0);
+    office.discard((0, 1), 1).unwrap();
+    assert_eq!((office.lease(8).len(), office.pause()), (1, Some(PauseReason::OffPolicy)));
+    let detail = office.core.pause().unwrap().1;
+    assert_eq!(detail, "1 accepted, 1 of them discarded, and 2 running fill what version 0 allows: 2");
+    assert_eq!(office.core.progress().admission, detail);
+    assert_eq!(office.core.progress().discarded, 1);
+}
+
+#[test]
+fn a_report_is_cumulative_and_the_largest_holds() {
+    let mut office = paced(9);
+    let grants = office.lease(8);
+    let more = |accepted: u64, discarded: u64| Err(Refused::Discarded { discarded, accepted });
+    assert_eq!(office.discard((0, 1), 1), more(0, 1));
+    grants.iter().for_each(|grant| office.answer(grant, 0.0));
+    assert_eq!(office.discard((0, 1), 2), Ok((2, 2)));
+    assert_eq!(office.discard((0, 1), 2), Ok((2, 2)), "again");
+    assert_eq!(office.discard((0, 1), 1), Ok((2, 2)), "one that was under way for long");
+    assert_eq!(office.discard((0, 1), u64::MAX), more(2, u64::MAX));
+    assert_eq!(office.core.progress().discarded, 2, "what is refused changes nothing");
+    assert_eq!(office.lease(8).len(), 2);
+}
+
+#[test]
+fn readers_that_share_a_run_are_added_up_and_those_of_another_sharing_are_not() {
+    let mut office = paced(9);
+    office.lease(8).iter().for_each(|grant| office.answer(grant, 0.0));
+    assert_eq!(office.discard((0, 2), 1), Ok((1, 2)));
+    assert_eq!(office.discard((1, 2), 1), Ok((2, 2)));
+    assert_eq!(office.discard((1, 2), 2), Err(Refused::Discarded { discarded: 3, accepted: 2 }));
+    assert_eq!(office.discard((1, 2), 0), Ok((2, 2)));
+    assert_eq!(office.discard((0, 1), 1), Ok((1, 2)));
+}
+
+#[test]
+fn a_restarted_coordinator_hears_of_discards_again() {
+    let mut office = paced(9);
+    office.lease(8).iter().for_each(|grant| office.answer(grant, 0.0));
+    office.discard((0, 1), 2).unwrap();
+    office.lease(8).iter().for_each(|grant| office.answer(grant, 0.0));
+    office.discard((0, 1), 4).unwrap();
+    office.restart(&BTreeMap::new());
+    office.env("env", 8);
+    office.policy("policy", "there:1", 8);
+    assert_eq!((office.lease(8).len(), office.pause()), (0, Some(PauseReason::OffPolicy)));
+    assert_eq!(office.discard((0, 1), 4), Ok((4, 4)));
+    assert_eq!(office.lease(8).len(), 2);
+}
+
+#[test]
+fn trajectories_of_evaluations_cannot_be_discarded() {
+    let pacing = Some(Pacing { trajectories_per_version: 1, max_off_policy_versions: 0 });
+    let mut office = Office::evaluating(9, Rules { pacing, ..rules() });
+    let grants = office.lease(8);
+    grants[..4].iter().for_each(|grant| office.solve(grant, 0, 1.0));
+    assert_eq!(office.discard((0, 1), 1), Err(Refused::Discarded { discarded: 1, accepted: 0 }));
+    office.solve(&grants[4], 0, 0.0);
+    assert_eq!(office.discard((0, 1), 1), Ok((1, 1)));
 }
 
 #[test]

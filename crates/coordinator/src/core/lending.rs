@@ -282,12 +282,12 @@ impl Core {
 
     fn paced(&self) -> Option<(PauseReason, String)> {
         let pacing = self.rules.pacing?;
-        let (accepted, running) = (self.tally.scored - self.tally.evaluated, self.training());
-        if pacing.admits(accepted, running, self.newest_version) {
+        let (accepted, discarded, running) = (self.accepted(), self.discards.total(), self.training());
+        if pacing.admits(accepted.saturating_sub(discarded), running, self.newest_version) {
             return None;
         }
         let detail = format!(
-            "{accepted} accepted and {running} running fill what version {} allows: {}",
+            "{accepted} accepted, {discarded} of them discarded, and {running} running fill what version {} allows: {}",
             self.newest_version.unwrap_or(0),
             pacing.allowed(self.newest_version)
         );

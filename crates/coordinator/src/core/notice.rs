@@ -31,6 +31,7 @@ pub enum Notice {
     VersionLags { version: i32, worker: Id<PolicyWorker>, reason: String },
     EvaluationBegun { version: i32, problems: u64 },
     EvaluationEnded(Evaluated),
+    Discarded { discarded: u64, accepted: u64 },
     Paused { reason: PauseReason, detail: String },
     Resumed { reason: PauseReason },
     Draining { in_hand: u64 },
@@ -102,6 +103,9 @@ impl Notice {
                     cut: cut.as_deref(),
                 }
                 .emit();
+            }
+            Notice::Discarded { discarded, accepted } => {
+                tracing::debug!(discarded, accepted, "a trainer discarded trajectories; others are admitted");
             }
             Notice::Paused { reason, detail } => say::AdmissionPaused { reason: *reason, detail }.emit(),
             Notice::Draining { in_hand } => {

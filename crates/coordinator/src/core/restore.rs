@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use furrow_rollout::{Ancestry, End, Id, Trajectory};
 
+use super::discards::Discards;
 use super::evaluation::Evaluation;
 use super::{Core, Decision, Effect, Now, Outgoing, Plan, Rules, Scoring, Tally, Turn};
 use crate::groups::{Group, Home};
@@ -92,6 +93,7 @@ impl Core {
             waiting: VecDeque::new(),
             ticked_millis: now.millis,
             disk_low: None,
+            discards: Discards::default(),
             told_pause: None,
             stopping: None,
             shards_closing: false,

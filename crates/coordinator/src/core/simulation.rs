@@ -9,14 +9,15 @@ use std::sync::Arc;
 
 use furrow_records::{Table, WrittenFile};
 use furrow_rollout::{End, Group as GroupId, Hashes, Id, PolicyKind, PolicyWorker, Score, Split, Trajectory};
+use furrow_telemetry::PauseReason;
 use rand::rngs::ChaCha12Rng;
 use rand::{RngExt, SeedableRng};
 
 use super::{
-    Answer, Call, Core, Decision, Drawn, Effect, Event, Grant, Health, Notice, Now, Over, Plan, Publication,
-    Reported, Rules, Schedule, ShardNews, Spooled, Tallies, WeightsRun, WorkerId,
+    Answer, Call, Core, Decision, Discarded, Drawn, Effect, Event, Grant, Health, Notice, Now, Over, Plan,
+    Publication, Reported, Rules, Schedule, ShardNews, Spooled, Tallies, WeightsRun, WorkerId,
 };
-use crate::assign::PolicyOffer;
+use crate::assign::{Pacing, PolicyOffer};
 use crate::ledger::{
     EvaluationRow, EvaluationStanding, Ledger, MemoryLedger, Mutation, RunOpening, ShardOpening, Standing,
     Verdict,
@@ -28,6 +29,8 @@ const ENVS: usize = 3;
 const POLICIES: usize = 2;
 const GROUPS: u64 = 4;
 const GROUP_SIZE: u32 = 3;
+/// Readers of the trainer that discards.
+const READERS: u32 = 2;
 const LEASE: u64 = 4_000;
 const BEAT: u64 = 1_000;
 /// Faults stop then.
@@ -166,6 +169,7 @@ enum Reply {
 enum Caller {
     Env(Rpc),
     Policy(usize),
+    Trainer,
 }
 
 enum Happening {
@@ -178,6 +182,7 @@ enum Happening {
     PolicyBeat { policy: usize },
     TakeUp { policy: usize, life: u32 },
     Train,
+    Report { rank: u32 },
     Append { life: u32, rpc: Rpc },
     Durable { life: u32 },
     Judge { life: u32, trajectory: Id<Trajectory> },
@@ -235,7 +240,11 @@ impl World {
             drain_grace_millis: 5_000,
             score_attempts_max: 2,
             backlog_max: 6,
-            pacing: None,
+            // No weights are published there: all that goes on is in the place of what was discarded.
+            pacing: (seed % 3 == 2).then_some(Pacing {
+                trajectories_per_version: u64::from(GROUP_SIZE),
+                max_off_policy_versions: 0,
+            }),
             fencing,
         };
         Self {
@@ -288,6 +297,9 @@ impl World {
         self.soon(1_500, Happening::Fault);
         if self.has_weights {
             self.soon(2_000, Happening::Train);
+        }
+        if self.rules.pacing.is_some() {
+            (0..READERS).for_each(|rank| self.soon(1_000, Happening::Report { rank }));
         }
         Ok(())
     }
@@ -349,6 +361,7 @@ impl World {
                 Ok(())
             }
             Happening::Train => self.train(),
+            Happening::Report { rank } => self.report(rank),
             Happening::Append { life, rpc } if life == self.life => self.append(rpc),
             Happening::Durable { life } if life == self.life => self.make_durable(),
             Happening::Judge { life, trajectory } if life == self.life => self.judge(trajectory),
@@ -372,7 +385,20 @@ impl World {
         let Some(core) = &mut self.core else { return Ok(()) };
         let decision = core.apply(event.clone(), now);
         self.log.push((event, decision.clone()));
+        self.check_pace()?;
         self.follow(decision)
+    }
+
+    /// No more than the version allows is ever under way or kept, whatever the coordinator forgot.
+    fn check_pace(&self) -> Result<(), Violation> {
+        let (Some(core), Some(pacing)) = (&self.core, self.rules.pacing) else { return Ok(()) };
+        let discarded: u64 = (0..READERS).map(|rank| self.discarded(rank)).sum();
+        let fills = core.accepted().saturating_sub(discarded) + core.training();
+        let allowed = pacing.allowed(None);
+        if fills > allowed {
+            return Err(format!("{fills} fill a version of {allowed}: {core:?}"));
+        }
+        Ok(())
     }
 
     fn follow(&mut self, mut decision: Decision) -> Result<(), Violation> {
@@ -462,6 +488,12 @@ impl World {
                     _ => {}
                 }
                 return Ok(());
+            }
+            Caller::Trainer => {
+                return match answer {
+                    Answer::Discarded { .. } => Ok(()),
+                    other => Err(format!("what was published was discarded: {other:?}")),
+                };
             }
         };
         let reply = match answer {
@@ -886,6 +918,30 @@ impl World {
         self.apply(Event::Heartbeat { call, worker, run, health: Health::default() })
     }
 
+    /// One of the readers of a trainer that discards whatever is published; some reports are lost, and each says all.
+    fn report(&mut self, rank: u32) -> Result<(), Violation> {
+        self.soon(1_000, Happening::Report { rank });
+        let is_lost = !self.is_calm() && self.one_in(3);
+        if self.core.is_none() || is_lost {
+            return Ok(());
+        }
+        let report = Discarded { rank, world: READERS, trajectories: self.discarded(rank) };
+        let call = self.call(Caller::Trainer);
+        self.apply(Event::Discarded { call, report })
+    }
+
+    /// Scored trajectories of the published groups that are a reader's.
+    fn discarded(&self, rank: u32) -> u64 {
+        let groups = self.manifest.iter().flat_map(|shard| &shard.groups);
+        let mine = groups
+            .filter(|group| group.as_str().bytes().last().map(u32::from).unwrap_or(0) % READERS == rank);
+        let mine: BTreeSet<&str> = mine.map(Id::as_str).collect();
+        let group_of = |trajectory: &Id<Trajectory>| {
+            trajectory.as_str().rsplit_once("-s").is_some_and(|(group, _)| mine.contains(group))
+        };
+        self.scored.iter().filter(|trajectory| group_of(trajectory)).count() as u64
+    }
+
     /// A trainer, as long as there is anything to disturb.
     fn train(&mut self) -> Result<(), Violation> {
         if !self.is_calm() {
@@ -1075,7 +1131,7 @@ fn seeds(usual: u64) -> std::ops::Range<u64> {
 fn nothing_is_lost_nothing_is_twice_and_every_seed_replays() {
     let (mut kills, mut drains, mut stale) = (0, 0, 0);
     let (mut complete, mut cut) = (0, 0);
-    let (mut taken, mut refused, mut lags) = (0, 0, 0);
+    let (mut taken, mut refused, mut lags, mut paused) = (0, 0, 0, 0);
     for seed in seeds(SEEDS) {
         let mut world = simulate(seed, true).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
         let again = simulate(seed, true).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
@@ -1091,6 +1147,10 @@ fn nothing_is_lost_nothing_is_twice_and_every_seed_replays() {
             let is = |of: fn(&Mutation) -> bool| decision.commit.iter().filter(|one| of(one)).count() as u64;
             taken += is(|mutation| matches!(mutation, Mutation::VersionTaken { .. }));
             refused += is(|mutation| matches!(mutation, Mutation::VersionRefused { .. }));
+            let is_paced = |effect: &&Effect| {
+                matches!(effect, Effect::Tell(Notice::Paused { reason: PauseReason::OffPolicy, .. }))
+            };
+            paused += decision.at_once.iter().filter(is_paced).count() as u64;
             let lag = |effect: &&Effect| matches!(effect, Effect::Tell(Notice::VersionLags { .. }));
             lags += decision.at_once.iter().chain(&decision.then).filter(lag).count() as u64;
         }
@@ -1099,10 +1159,12 @@ fn nothing_is_lost_nothing_is_twice_and_every_seed_replays() {
     println!("{seeds} seeds: {kills} coordinators killed, {drains} drained, {stale} stale calls refused");
     println!("{complete} evaluations complete, {cut} cut");
     println!("{taken} versions taken, {refused} refused, {lags} times a worker could not run one");
+    println!("{paused} times nothing was lent until what was discarded was reported");
     // Few seeds prove nothing about how often something happens.
     assert!(
         seeds < 100 || u64::from(kills) > seeds && u64::from(drains) > seeds / 8 && stale as u64 > seeds / 4
     );
+    assert!(seeds < 100 || paused > seeds, "{paused}");
     assert!(seeds < 100 || complete > seeds / 4 && cut > seeds / 20, "{complete} {cut}");
     assert!(
         seeds < 100 || taken > seeds / 4 && refused > seeds / 50 && lags > seeds / 10,

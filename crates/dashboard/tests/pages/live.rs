@@ -161,6 +161,12 @@ impl CoordinatorService for Shared {
     async fn finish(&self, _: Request<v1::FinishRequest>) -> Answer<v1::FinishResponse> {
         nobody()
     }
+    async fn report_discarded(
+        &self,
+        _: Request<v1::ReportDiscardedRequest>,
+    ) -> Answer<v1::ReportDiscardedResponse> {
+        nobody()
+    }
     async fn publish(&self, _: Request<v1::PublishRequest>) -> Answer<v1::PublishResponse> {
         nobody()
     }

@@ -271,6 +271,13 @@ impl CoordinatorService for Coordinator {
         Err(Status::unimplemented("no worker asks"))
     }
 
+    async fn report_discarded(
+        &self,
+        _: Request<v1::ReportDiscardedRequest>,
+    ) -> Result<Response<v1::ReportDiscardedResponse>, Status> {
+        Err(Status::unimplemented("no worker asks"))
+    }
+
     async fn weights(
         &self,
         _request: Request<v1::WeightsRequest>,

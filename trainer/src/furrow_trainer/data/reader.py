@@ -28,6 +28,8 @@ CACHE_BYTES_MAX = 256 << 20
 # Shards that a group's trajectories come from; a file open costs a descriptor and a footer.
 FILES_MAX = 8
 POLL_SECONDS = 0.2
+# The split of what `[eval]` collects.
+EVALUATION = "eval"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class Choice:
         refusals = {
             "failed": trajectory.status != "scored",
             # Whatever its flags say: of an evaluation nothing is learned.
-            "evaluation": self.trainable is not None and trajectory.split == "eval",
+            "evaluation": self.trainable is not None and trajectory.split == EVALUATION,
             "not trainable": {"rl": not trainable_rl, "sft": not trainable_sft, None: False}[self.trainable],
             "split": bool(self.splits) and trajectory.split not in self.splits,
             "suite": bool(self.suites) and trajectory.suite not in self.suites,
@@ -130,6 +132,8 @@ class Reader:
         self.choice = choice or Choice()
         self.counts: Counter[str] = Counter()
         """Groups and trajectories met so far, and why some were left out."""
+        self.discarded = 0
+        """Scored trajectories outside of evaluations in groups of which none is wanted: the farm collected them, and no caller gets them."""
         self._verify = verify
         self._rank, self._world = rank, world
         self._open: OrderedDict[str, _Open] = OrderedDict()
@@ -155,8 +159,13 @@ class Reader:
         # Done before; the last commit that holds each is learned when it is read again.
         self._earlier = dict.fromkeys(cursor.done)
 
-    def groups(self, wait_seconds: float = 0.0, stop: Callable[[], bool] = lambda: False) -> Iterator[Group]:
-        """Groups in the order in which they closed. Ends when nothing was committed for `wait_seconds`, or would wait and `stop` holds."""
+    def groups(
+        self, wait_seconds: float = 0.0, stop: Callable[[], bool] = lambda: False, idle: Callable[[], None] = lambda: None
+    ) -> Iterator[Group]:
+        """Groups in the order in which they closed. Ends when nothing was committed for `wait_seconds`, or would wait and `stop` holds.
+
+        `idle` is called again and again while there is nothing to hand out.
+        """
         deadline = time.monotonic() + wait_seconds
         while True:
             if self._ready:
@@ -168,6 +177,7 @@ class Reader:
                 self._scanned += 1
                 deadline = time.monotonic() + wait_seconds
             elif time.monotonic() < deadline and not stop():
+                idle()
                 time.sleep(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
             else:
                 return
@@ -227,6 +237,7 @@ class Reader:
                 self._ready.append(Group(row, tuple(place.trajectory for place in group.places)))
             else:
                 self.counts["groups left out: no trajectory is wanted"] += 1
+                self.discarded += 0 if row.split == EVALUATION else row.valid
                 self._close(row.group_id)
 
     def _scan_trajectories(self, commit: Commit) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -14,29 +15,41 @@ import torch
 from ..config import Config
 from ..data import Group, Reader
 from ..data.rows import Trajectory
+from ..errors import TrainerError
 from ..model import Policy, load
 from .advantage import RunningMean, group_advantages, permuted
 from .batch import Batch
+from .discarded import Reports, command_for
 from .loss import WEIGHT, Loss, Objective, reinforcement, token_weights
 from .scores import score
 from .sequence import Sequence, sequences
-from .trainer import Trainer
+from .trainer import LEFT_OUT, Trainer
+
+# A farm whose attempts teach nothing goes on collecting: whoever watches is told that often.
+TELL_SECONDS = 30.0
 
 
 def train(config: Config, resume: bool = False) -> Trainer:
-    """Runs `[rl]` until `run.steps_max`, or until nothing new came for `data.wait_seconds`; the trainer holds the weights."""
+    """Runs `[rl]` until `run.steps_max`, or until nothing new came for `data.wait_seconds`; the trainer holds the weights.
+
+    Raises:
+        TrainerError: when the run had groups and no step could be made of them.
+    """
     trainer = Trainer(config, "rl", resume)
     trainer.listen()
     reader = trainer.reader("rl")
     trainer.begin(reader)
     work = _Work(trainer)
-    stream = reader.groups(config.data.wait_seconds, lambda: trainer.stopping)
+    stream = reader.groups(config.data.wait_seconds, lambda: trainer.stopping, lambda: work.report(reader, repeat=True))
     while not trainer.is_over:
         taken = work.collect(reader, stream)
+        work.report(reader)
         if taken is None:
             break
         work.learn(reader, taken)
     trainer.end(reader)
+    if not trainer.is_over:
+        work.conclude(reader)
     return trainer
 
 
@@ -68,11 +81,14 @@ class _Work:
         self.baseline = RunningMean(means=trainer.state.baselines)
         self.reference: Policy | None = None
         self.waited = 0.0
+        data = trainer.config.data
+        self.reports = Reports(command_for(trainer.config.publish), data.rank, data.world)
+        self.told, self.tells_at = 0, 0.0
         if rl.kl > 0:
             self.reference = load(trainer.config.run.checkpoint, trainer.config.run.device).policy.requires_grad_(False)
 
     def collect(self, reader: Reader, stream: object) -> list[Group] | None:
-        """Groups for one step; `None` when the run has no more. Those that teach nothing are done with at once, and counted."""
+        """Groups for one step; `None` when the run has no more. Those that teach nothing are discarded at once."""
         taken: list[Group] = []
         begun = time.monotonic()
         while len(taken) < self.config.groups_per_step and not self.trainer.stopping:
@@ -80,9 +96,8 @@ class _Work:
             if group is None:
                 return None
             if (why := self.refuses(group)) is not None:
-                self.trainer.counts[f"groups left out: {why}"] += 1
                 self.trainer.counts[f"attempts left out: {why}"] += len(group.trajectories)
-                reader.done(group)
+                self.trainer.discard(reader, group, why)
                 continue
             taken.append(group)
         self.waited = time.monotonic() - begun
@@ -121,7 +136,7 @@ class _Work:
         return found
 
     def learn(self, reader: Reader, groups: list[Group]) -> None:
-        """One or more steps of the optimiser over the groups."""
+        """One or more steps of the optimiser over the groups. A batch that no step can be made of is discarded."""
         attempts = self.attempts(groups)
         self.trainer.state.baselines = self.baseline.means
         fresh = [attempt for attempt in attempts if attempt.staleness <= self.config.max_staleness]
@@ -130,18 +145,39 @@ class _Work:
         moves = self.config.entropy > 0 or self.config.kl > 0
         used = [attempt for attempt in fresh if moves or attempt.advantage != 0]
         found = [one for attempt in used for one in self.sequences(reader, attempt.trajectory)]
+        if not found:
+            for group in groups:
+                self.trainer.discard(reader, group, "no token to learn" if used else "no advantage")
+            return
         line = self.describe(attempts, groups)
-        if found:
-            for index in range(self.config.passes):
-                line |= means(self.trainer.step(found, self.loss(found, fresh, used)))
-                if index + 1 < self.config.passes:
-                    self.trainer.metrics.write(line)
-        else:
-            self.trainer.counts["steps without a sequence to learn"] += 1
+        for index in range(self.config.passes):
+            line |= means(self.trainer.step(found, self.loss(found, fresh, used)))
+            if index + 1 < self.config.passes:
+                self.trainer.metrics.write(line)
         for group in groups:
             reader.done(group)
-        if found:
-            self.trainer.finish_step(reader, line)
+        self.trainer.finish_step(reader, line)
+
+    def report(self, reader: Reader, repeat: bool = False) -> None:
+        """Reports what was discarded, so that others are collected in its place; says so where training waits for them."""
+        count = self.trainer.discarded(reader)
+        self.reports.report(count, repeat)
+        if repeat and count != self.told and time.monotonic() >= self.tells_at:
+            print(f"waiting for groups to learn from: {self.trainer.left_out(reader)}", file=sys.stderr, flush=True)
+            self.told, self.tells_at = count, time.monotonic() + TELL_SECONDS
+
+    def conclude(self, reader: Reader) -> None:
+        """The run has no more groups, and training wanted more.
+
+        Raises:
+            TrainerError: when there were groups and none was learned from.
+        """
+        run, data, left_out = self.trainer.config.run, self.trainer.config.data, self.trainer.left_out(reader)
+        why = f"nothing new was committed for {data.wait_seconds:g} s; {left_out}"
+        if self.trainer.state.step:
+            print(f"training ends after step {self.trainer.state.step} of {run.steps_max}: {why}", file=sys.stderr, flush=True)
+        elif (self.trainer.counts + reader.counts)["groups"]:
+            raise TrainerError(f"no step was made: {why}; a step takes rl.groups_per_step = {self.config.groups_per_step} that teach something")
 
     def sequences(self, reader: Reader, trajectory: Trajectory) -> list[Sequence]:
         """Of an attempt; draws that cannot be recomputed exactly are left out where that is asked for."""
@@ -194,5 +230,5 @@ class _Work:
             "seconds/published": self.trainer.publishing,
             "attempts": len(attempts),
             "groups": len(groups),
-            "groups/left_out": sum(count for name, count in self.trainer.counts.items() if name.startswith("groups left out")),
+            "groups/left_out": sum(count for name, count in self.trainer.counts.items() if name.startswith(LEFT_OUT)),
         }

@@ -52,6 +52,8 @@ class State:
     """Of numpy's generator."""
     counts: dict[str, int] = field(default_factory=dict)
     """What was read and left out since training began."""
+    discarded: int = 0
+    """Scored trajectories of groups that no step was made of: those that the cursor has passed."""
 
 
 def save(folder: Path, checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, state: State) -> Path:

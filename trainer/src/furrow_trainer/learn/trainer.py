@@ -19,7 +19,7 @@ import torch
 
 from .. import config as configuration
 from ..config import Config
-from ..data import Cursor, Reader
+from ..data import Cursor, Group, Reader
 from ..errors import CheckpointError, PublishError, TrainerError
 from ..model import load
 from . import report, saved
@@ -34,6 +34,8 @@ from .sequence import Sequence
 # Where the cosine ends.
 DECAY_FLOOR = 0.1
 COSINE, NONE = "cosine", "none"
+# Counts of groups that no step was made of begin with it; a reason follows.
+LEFT_OUT = "groups left out: "
 
 
 class Trainer:
@@ -77,6 +79,8 @@ class Trainer:
         self.images = Images(self.checkpoint.config.vision.tiling, self.checkpoint.config.vision.rows_per_tile)
         self.counts: Counter[str] = Counter(self.state.counts)
         self.stopping = False
+        # By this process and those that it goes on from, as far as they are in no reader's count.
+        self._discarded = self.state.discarded
         # Seconds that the newest publication took.
         self.publishing = 0.0
         self._begun = time.monotonic()
@@ -165,6 +169,23 @@ class Trainer:
         if due:
             self.publish()
 
+    def discard(self, reader: Reader, group: Group, why: str) -> None:
+        """Is done with a group that no step is made of."""
+        self.counts[f"{LEFT_OUT}{why}"] += 1
+        self._discarded += group.row.valid
+        reader.done(group)
+
+    def discarded(self, reader: Reader) -> int:
+        """Scored trajectories since training began that the farm collected and no step was made of."""
+        return self._discarded + reader.discarded
+
+    def left_out(self, reader: Reader) -> str:
+        """How many groups were read and left out since training began, and why."""
+        counts = self.counts + reader.counts
+        reasons = {name.removeprefix(LEFT_OUT): count for name, count in counts.items() if name.startswith(LEFT_OUT)}
+        why = ", ".join(f"{name} {count}" for name, count in sorted(reasons.items(), key=lambda one: (-one[1], one[0])))
+        return f"{counts['groups']} groups were read and {sum(reasons.values())} left out" + (f" ({why})" if why else "")
+
     def save(self, reader: Reader) -> None:
         """A checkpoint of what was learned so far, its cursor with it."""
         place = self.checkpoints / f"{self.state.step:08}"
@@ -173,6 +194,7 @@ class Trainer:
         self.state.cursor = reader.cursor()
         self.state.rng = dict(self.rng.bit_generator.state)
         self.state.counts = dict(self.counts + reader.counts + self.images.counts)
+        self.state.discarded = self.discarded(reader)
         saved.save(self.checkpoints, self.checkpoint, self.optimizer, self.state)
         saved.prune(self.checkpoints, self.config.run.checkpoints_kept, self.config.publish.keep_every)
         report.write(self.folder / "report.html", read(self.folder / "metrics.jsonl"), str(self.folder))
