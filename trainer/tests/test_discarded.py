@@ -143,7 +143,8 @@ def test_a_training_that_ends_early_says_what_was_left_out(tmp_path: Path, capfd
     farm = Farm(tmp_path / "run")
     attempts(farm, 0, [MIXED, MIXED, FLAT])
     assert reinforcement.train(reporting(tmp_path)).state.step == 1
-    assert "training ends after step 1 of 4: nothing new was committed for 0 s; 3 groups were read and 1 left out (zero variance 1)" in capfd.readouterr().err
+    said = "training ends after step 1 of 4: nothing new was committed for 0 s; 3 groups were read and 1 left out (zero variance 1)"
+    assert said in capfd.readouterr().err
 
 
 def test_finished_data_need_no_coordinator(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -178,12 +179,13 @@ def test_a_count_is_reported_again_while_training_waits(tmp_path: Path) -> None:
 
 def test_what_was_not_taken_is_reported_again_but_not_all_the_time(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     mark = tmp_path / "up"
-    once = f"import pathlib,sys; p = pathlib.Path({str(mark)!r}); open({str(tmp_path / 'tried')!r}, 'a').write('x'); sys.exit(0 if p.exists() else 'away')"
-    told = Reports([sys.executable, "-c", once, "{count}"], repeat_seconds=60)
+    script = "import pathlib,sys; open(sys.argv[2], 'a').write('x'); sys.exit(0 if pathlib.Path(sys.argv[1]).exists() else 'away')"
+    command = [sys.executable, "-c", script, str(mark), str(tmp_path / "tried"), "{count}"]
+    told = Reports(command, repeat_seconds=60)
     for count in (4, 8, 12):
         told.report(count)
     assert (tmp_path / "tried").read_text() == "x", "a coordinator that is away costs one try in a while"
-    told = Reports([sys.executable, "-c", once, "{count}"], repeat_seconds=0)
+    told = Reports(command, repeat_seconds=0)
     told.report(12)
     mark.touch()
     told.report(12)
@@ -224,10 +226,14 @@ def test_readers_that_share_a_run_report_each_its_own(tmp_path: Path) -> None:
     attempts(farm, 0, [FLAT, MIXED] * 8)
     line = "import json,sys; open(sys.argv[4], 'a').write(json.dumps(sys.argv[1:4]) + chr(10))"
     command = [sys.executable, "-c", line, "{count}", "{rank}", "{world}", str(tmp_path / "told")]
+    counted = {}
     for rank in (0, 1):
-        run: dict[str, object] = {"steps_max": 1, "output_dir": str(tmp_path / f"training-{rank}")}
+        run: dict[str, object] = {"steps_max": 2, "output_dir": str(tmp_path / f"training-{rank}")}
         data: dict[str, object] = {"rank": rank, "world": 2}
-        rl: dict[str, object] = {"groups_per_step": 1}
-        reinforcement.train(reporting(tmp_path, run=run, data=data, rl=rl, publish={"discarded": command}))
-    told = [json.loads(one) for one in (tmp_path / "told").read_text().splitlines()]
-    assert {(rank, world) for _, rank, world in told} <= {("0", "2"), ("1", "2")} and told
+        rl: dict[str, object] = {"groups_per_step": 1, "max_staleness": 0}
+        trainer = reinforcement.train(reporting(tmp_path, run=run, data=data, rl=rl, publish={"discarded": command}))
+        groups = trainer.counts["groups left out: zero variance"] + trainer.counts["groups left out: stale"]
+        counted[str(rank)] = 4 * groups
+    told = {(rank, world): int(count) for count, rank, world in map(json.loads, (tmp_path / "told").read_text().splitlines())}
+    assert told == {(rank, "2"): count for rank, count in counted.items()}
+    assert sum(counted.values()) == 4 * 14, "each learned from the first group it could"

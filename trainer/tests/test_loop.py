@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
@@ -12,7 +13,7 @@ import time
 import pytest
 
 from furrow_trainer import config as configuration
-from furrow_trainer.config import Config
+from furrow_trainer.config import Config, RlSection
 from furrow_trainer.data import Cursor, Reader
 from furrow_trainer.learn import saved
 from furrow_trainer.learn.metrics import read
@@ -115,6 +116,36 @@ def test_the_loop_goes_on_whoever_is_killed() -> None:
         where.call("records", "verify", where.run)
         once(where, config)
         versions(where)
+
+
+def test_a_farm_goes_on_where_its_attempts_teach_nothing() -> None:
+    """Defaults, strictly in step: a version allows one step's groups, every reward is 0, and the coordinator dies in between. The farm
+    collects all its tasks in the place of what was discarded, and training ends with that sentence."""
+    groups = 6 * GROUPS
+    with Processes("", 4000) as where:
+        base = training(where)
+        config = dataclasses.replace(base, data=dataclasses.replace(base.data, wait_seconds=20.0), rl=RlSection(groups_per_step=GROUPS))
+        (where.folder / "rl.toml").write_text(configuration.to_toml(config), "utf8")
+        job = JOB.format(size=SIZE, checkpoint=config.run.checkpoint, trajectories=GROUPS * SIZE)
+        job = job.replace("groups = 100000", f"groups = {groups}").replace("max_off_policy_versions = 1", "max_off_policy_versions = 0")
+        with (where.folder / "job.toml").open("a") as file:
+            # One click of the three that a page wants: no attempt succeeds.
+            file.write(job + air_tasks(where.folder, 20, 1))
+        where.start("coordinator", "policy", "env")
+        where.wait("a version's groups", lambda: where.rows("groups") == GROUPS, 120)
+        time.sleep(2)
+        assert where.rows("trajectories") == GROUPS * SIZE, "without a trainer nothing more is collected"
+        command = [sys.executable, "-m", "furrow_trainer", "rl", str(where.folder / "rl.toml")]
+        where.begin("trainer", command, PYTHONPATH=str(REPOSITORY / "trainer" / "src"), OMP_NUM_THREADS="1")
+        where.wait("more than a version", lambda: where.rows("groups") >= 2 * GROUPS, 120)
+        where.kill("coordinator")
+        where.start("coordinator")
+        ended = [where.running.pop(role).wait(240) for role in ("coordinator", "env", "policy", "trainer")]
+        assert ended == [0, 0, 0, 1], where.said()
+        assert where.rows("groups") == groups
+        want = f"no step was made: nothing new was committed for 20 s; {groups} groups were read and {groups} left out (zero variance {groups})"
+        assert want in where.said(), where.said()
+        where.call("records", "verify", where.run)
 
 
 def once(where: Processes, config: Config) -> None:
