@@ -75,3 +75,158 @@ fn miniwob_lists_seventy_pages_and_demonstrates_fifteen() {
     let demonstrated = set.specs().iter().filter(|spec| spec.task.hooks.solve.is_some()).count();
     assert!(demonstrated >= 15, "{demonstrated}");
 }
+
+/// Where a page's script could go to an address of any kind, and what it uses in its place.
+const WAYS_OUT: [(&str, &str); 10] = [
+    ("window.open", "use a link"),
+    (".open(\"", "use a link"),
+    ("navigation.", "use visit"),
+    ("setAttributeNS", "use h"),
+    ("http-equiv", "use visit"),
+    ("javascript:", "use a listener"),
+    ("eval(", "write the code itself"),
+    ("Function(", "write the code itself"),
+    ("document.write", "use h"),
+    ("insertAdjacentHTML", "use h"),
+];
+
+/// Attributes, as properties too, that take an address. The kit looks at what it gives them.
+const ADDRESSES: [&str; 6] = ["href", "src", "action", "formaction", "formAction", "srcdoc"];
+
+/// The kit's own files: they hold what all others use.
+const KIT: [&str; 3] = ["shared/kit/address.js", "shared/kit/dom.js", "starter/furrow.js"];
+
+/// What in a page's source could lead to an address that the page did not make: from its query, say, which a policy can write.
+fn ways_out(source: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for (way, instead) in WAYS_OUT {
+        if source.contains(way) {
+            found.push(format!("{way:?}: {instead}"));
+        }
+    }
+    // `location` may be read by its parts, and the page loaded again; by any other name it could be given away.
+    for (at, _) in source.match_indices("location") {
+        let is_name = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
+        let (before, after) = (&source[..at], &source["location".len() + at..]);
+        if before.ends_with(is_name) || after.starts_with(is_name) {
+            continue;
+        }
+        let is_text = before.ends_with(' ') && after.starts_with([' ', '.', ',']) && !after.starts_with(" =");
+        let part: String =
+            after.strip_prefix('.').unwrap_or_default().chars().take_while(|c| is_name(*c)).collect();
+        let then = after.get(1 + part.len()..).unwrap_or_default().trim_start();
+        let is_set = is_assigned(then);
+        let is_read =
+            ["search", "pathname", "hash", "href", "origin", "hostname", "reload"].contains(&part.as_str());
+        if !(is_read && !is_set || part.is_empty() && is_text && is_in_text(before)) {
+            let line = source[..at].lines().count();
+            found.push(format!(
+                "line {line}: location{}: use visit",
+                after.chars().take(20).collect::<String>()
+            ));
+        }
+    }
+    for name in ADDRESSES {
+        let property = format!(".{name}");
+        let sets = |(at, _)| is_assigned(&source[at + property.len()..]);
+        if source.match_indices(&property).any(sets) {
+            found.push(format!("{property} is set: use h"));
+        }
+        if ['"', '\'', '`'].iter().any(|quote| source.contains(&format!("setAttribute({quote}{name}"))) {
+            found.push(format!("setAttribute of {name}: use h"));
+        }
+    }
+    found
+}
+
+/// Whether what stands before this is given a value.
+fn is_assigned(after: &str) -> bool {
+    let after = after.trim_start();
+    after.starts_with('=') && !after.starts_with("==") && !after.starts_with("=>")
+        || after.starts_with("+=")
+        || after.starts_with("??=")
+}
+
+/// Whether a place in a source lies inside a comment or a text of its line.
+fn is_in_text(before: &str) -> bool {
+    let line = before.rsplit('\n').next().unwrap_or_default();
+    line.trim_start().starts_with(['*', '/']) || line.matches('"').count() % 2 == 1
+}
+
+fn sources(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "js" || extension == "html")
+            && !path.to_str().unwrap().ends_with("solve.js")
+        {
+            found.push(path);
+        }
+    }
+}
+
+/// A page that goes where its query says runs the script that a policy writes there: `next=javascript:…` gave any reward.
+#[test]
+fn no_page_goes_where_its_query_says() {
+    let envs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../envs");
+    let mut found = Vec::new();
+    for suite in ["web", "starter"] {
+        sources(&envs.join(suite), &mut found);
+    }
+    assert!(found.len() > 100, "{} files", found.len());
+    let mut problems = Vec::new();
+    for path in found.iter().filter(|path| !KIT.iter().any(|own| path.ends_with(own))) {
+        let ways = ways_out(&std::fs::read_to_string(path).unwrap());
+        problems.extend(ways.into_iter().map(|way| format!("{}: {way}", path.display())));
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn the_ways_out_of_a_page_are_seen() {
+    for source in [
+        "location.assign(query().next ?? \"/\")",
+        "location.replace(to)",
+        "location = to",
+        "location=to",
+        "location.href = to",
+        "location.href=to",
+        "location.search = query().next",
+        "location.pathname = to",
+        "location.protocol = to",
+        "window.location = to",
+        "document.location.href = to",
+        "top.location = to",
+        "location[way](to)",
+        "const { assign } = location;",
+        "const here = location;",
+        "go(location)",
+        "window.open(to)",
+        "open(\"x\"), self.open(\"x\")",
+        "navigation.navigate(to)",
+        "link.href = query().next",
+        "link.href=query().next",
+        "location.search += to",
+        "frame.src = to",
+        "form.action = to",
+        "link.setAttribute(\"href\", to)",
+        "frame.setAttribute('src', to)",
+        "eval(to)",
+        "<a href=\"javascript:go()\">",
+        "<meta http-equiv=\"refresh\">",
+    ] {
+        assert!(!ways_out(source).is_empty(), "{source}");
+    }
+    for source in [
+        "visit(query().next)",
+        "const page = location.pathname.split(\"/\")[1]",
+        "if (location.search === \"?x\" || location.href == x) location.reload();",
+        "h(\"a\", { href: href(\"/page/\", { id }) })",
+        "// The location of a place.",
+        "const relocation = 1, locations = [];",
+        "h(\"p\", {}, \"Use my location now\")",
+    ] {
+        assert_eq!(ways_out(source), Vec::<String>::new(), "{source}");
+    }
+}

@@ -10,6 +10,7 @@ mod blocked;
 mod egress;
 mod ground;
 mod hostile;
+mod kit;
 mod life;
 mod limits;
 mod live;

@@ -1,5 +1,7 @@
 // Elements, icons and texts: what every page is made of.
 
+import { checkAttribute } from "/kit/address.js";
+
 /** An element: `h("p", { class: "soft" }, "text", child)`. Attributes starting with `on` are listeners; null, false and undefined children are left out. */
 export function h(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
@@ -21,7 +23,10 @@ function dress(node, attributes) {
     else if (name === "html") node.innerHTML = value;
     else if (name === "style" && typeof value === "object") for (const [key, style] of Object.entries(value)) node.style.setProperty(key, style);
     else if (value === true) node.setAttribute(name, "");
-    else if (value !== false && value !== null && value !== undefined) node.setAttribute(name, value);
+    else if (value !== false && value !== null && value !== undefined) {
+      checkAttribute(name, value);
+      node.setAttribute(name, value);
+    }
   }
 }
 

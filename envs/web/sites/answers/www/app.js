@@ -1,5 +1,6 @@
 // The answer engine's pages.
 
+import { visit } from "/kit/address.js";
 import { add, count, fill, h, icon, slug, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
 import { change, href, onChange, query, site, state } from "/kit/site.js";
@@ -74,7 +75,7 @@ function asker(world, value = "") {
       onsubmit: (event) => {
         event.preventDefault();
         const q = tidy(input.value);
-        if (q) location.assign(href("/ask/", { q }));
+        if (q) visit(href("/ask/", { q }));
       },
     },
     input,
@@ -271,7 +272,7 @@ function dataPage(world, main) {
   const rows = world.tables[kind.id].filter(
     (row) => (!asked.group || row[kind.group] === asked.group) && row.name.toLowerCase().includes(text) && (!asked.least || row[by.key] >= least),
   );
-  const go = (changes) => location.assign(href("/data/", { ...asked, set: kind.id, ...changes }));
+  const go = (changes) => visit(href("/data/", { ...asked, set: kind.id, ...changes }));
   const form = h(
     "form",
     {

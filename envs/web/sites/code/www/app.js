@@ -1,5 +1,6 @@
 // The code host's pages.
 
+import { visit } from "/kit/address.js";
 import { add, count, fill, grouped, h, icon, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
 import { change, href, onChange, query, site, state } from "/kit/site.js";
@@ -54,7 +55,7 @@ function header(world) {
       role: "search",
       onsubmit: (event) => {
         event.preventDefault();
-        location.assign(href("/search/", { q: tidy(input.value) }));
+        visit(href("/search/", { q: tidy(input.value) }));
       },
     },
     icon("search", 17),
@@ -65,7 +66,7 @@ function header(world) {
       ? []
       : search(world, { q: tidy(text) })
           .slice(0, 6)
-          .map((repo) => ({ text: repo.id, detail: repo.language, act: () => location.assign(href("/repo/", { id: repo.id })) })),
+          .map((repo) => ({ text: repo.id, detail: repo.language, act: () => visit(href("/repo/", { id: repo.id })) })),
   );
   const { user } = state();
   return h(
@@ -91,7 +92,7 @@ function header(world) {
                   change((now) => {
                     now.user = null;
                   });
-                  location.assign("/");
+                  visit("/");
                 },
               },
               "Sign out",
@@ -178,7 +179,7 @@ function searchPage(world, main) {
   const asked = query(),
     found = search(world, asked),
     { shown, page, pages } = leaf(found, asked.page, PER_PAGE);
-  const go = (changes) => location.assign(href("/search/", { ...asked, page: "", ...changes }));
+  const go = (changes) => visit(href("/search/", { ...asked, page: "", ...changes }));
   const any = (list) => [{ value: "", text: "Any" }, ...list.map((value) => ({ value, text: value }))];
   add(
     main,
@@ -286,7 +287,7 @@ function loginPage(world, main) {
         change((now) => {
           now.user = values.user;
         });
-        location.assign(query().next ?? "/");
+        visit(query().next);
       },
     },
     mark(44),
@@ -346,7 +347,7 @@ function newRepoPage(world, main) {
             topics: new FormData(form).getAll("topics"),
           });
         });
-        location.assign(href("/user/", { name: user }));
+        visit(href("/user/", { name: user }));
       },
     },
     h("h1", {}, "Create a repository"),

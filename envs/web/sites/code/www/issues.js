@@ -1,5 +1,6 @@
 // One issue with its discussion, and the form for a new one.
 
+import { visit } from "/kit/address.js";
 import { add, fill, h } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
 import { change, href, query, state } from "/kit/site.js";
@@ -161,7 +162,7 @@ export function newIssuePage(world, main) {
             comments: [],
           });
         });
-        location.assign(href("/issue/", { id: repo.id, n: number }));
+        visit(href("/issue/", { id: repo.id, n: number }));
       },
     },
     h("h1", {}, "New issue"),

@@ -1,5 +1,6 @@
 // Small parts that several pages of the code host use.
 
+import { visit } from "/kit/address.js";
 import { h, icon } from "/kit/dom.js";
 import { draws } from "/kit/random.js";
 import { change, href, state } from "/kit/site.js";
@@ -39,7 +40,7 @@ export const label = (name) => h("span", { class: "label", style: { "--hue": LAB
 /** Whether somebody is signed in; if not, the visitor is sent to do so and comes back. */
 export function signedIn() {
   if (state().user) return true;
-  location.assign(href("/login/", { next: location.pathname + location.search }));
+  visit(href("/login/", { next: location.pathname + location.search }));
   return false;
 }
 

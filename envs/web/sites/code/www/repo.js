@@ -1,5 +1,6 @@
 // A repository: its files, commits, issues, releases and contributors.
 
+import { visit } from "/kit/address.js";
 import { add, count, fill, grouped, h, icon, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
 import { change, href, query, state } from "/kit/site.js";
@@ -157,7 +158,7 @@ function codeTab(repo, asked, world) {
             class: "end find-files",
             onsubmit: (event) => {
               event.preventDefault();
-              location.assign(href("/repo/", { id: repo.id, find: tidy(input.value) }));
+              visit(href("/repo/", { id: repo.id, find: tidy(input.value) }));
             },
           },
           input,
@@ -325,7 +326,7 @@ function issuesTab(repo, asked) {
   };
   const list = found.filter(({ open }) => open !== shut).sort(orders[asked.order] ?? orders.newest),
     { shown, page, pages } = leaf(list, asked.page, 15);
-  const go = (changes) => location.assign(href("/repo/", { ...asked, page: "", ...changes }));
+  const go = (changes) => visit(href("/repo/", { ...asked, page: "", ...changes }));
   const names = (key) => [["", "Anyone"], ...[...new Set(all.map((issue) => issue[key]).filter(Boolean))].sort().map((one) => [one, one])];
   const input = h("input", { type: "text", name: "text", value: asked.text ?? "", placeholder: "Title contains", "aria-label": "Title contains" });
   return h(
@@ -428,7 +429,7 @@ function commitsTab(repo, asked) {
         "div",
         { class: "end" },
         chooser("Author", "author", asked.author ?? "", [["", "Anyone"], ...contributorsOf(repo).map(({ user }) => [user, user])], (author) =>
-          location.assign(href("/repo/", { id: repo.id, tab: "commits", author })),
+          visit(href("/repo/", { id: repo.id, tab: "commits", author })),
         ),
       ),
     ),

@@ -1,5 +1,6 @@
 // The academy's pages.
 
+import { visit } from "/kit/address.js";
 import { add, count, fill, grouped, h, icon, stars, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
 import { change, href, onChange, query, site, state } from "/kit/site.js";
@@ -25,9 +26,9 @@ site({
 
 function header(world) {
   const input = h("input", { type: "search", name: "q", value: query().q ?? "", placeholder: "What do you want to learn?", "aria-label": "Search courses" });
-  const form = h("form", { class: "find", role: "search", onsubmit: (event) => { event.preventDefault(); location.assign(href("/courses/", { q: tidy(input.value) })); } }, h("button", { "aria-label": "Search" }, icon("search", 18)));
+  const form = h("form", { class: "find", role: "search", onsubmit: (event) => { event.preventDefault(); visit(href("/courses/", { q: tidy(input.value) })); } }, h("button", { "aria-label": "Search" }, icon("search", 18)));
   form.prepend(input);
-  autocomplete(input, (text) => { const wanted = tidy(text).toLowerCase(); return wanted.length < 2 ? [] : world.courses.filter(({ title }) => title.toLowerCase().includes(wanted)).slice(0, 6).map((course) => ({ text: course.title, detail: course.level, act: () => location.assign(href("/course/", { id: course.id })) })); });
+  autocomplete(input, (text) => { const wanted = tidy(text).toLowerCase(); return wanted.length < 2 ? [] : world.courses.filter(({ title }) => title.toLowerCase().includes(wanted)).slice(0, 6).map((course) => ({ text: course.title, detail: course.level, act: () => visit(href("/course/", { id: course.id })) })); });
   return h("header", { class: "top" }, h("div", { class: "bar" }, h("a", { class: "logo", href: "/" }, icon("book", 26), ACADEMY), h("a", { href: "/courses/", id: "all" }, "Explore"), form, h("nav", {}, h("a", { href: "/wishes/", id: "wishes" }, icon("heart", 18), "Wish list"), h("a", { href: "/mine/", id: "mine" }, icon("user", 18), "My learning"))));
 }
 
@@ -49,7 +50,7 @@ function listPage(world, main) {
   const asked = query(), list = (text) => (text ? text.split("|") : []);
   const filters = { ...asked, levels: list(asked.levels), languages: list(asked.languages), free: asked.free === "1", certificate: asked.certificate === "1", rating: Number(asked.rating) || 0, hours: Number(asked.hours) || 0 };
   const found = search(world, filters), pages = Math.ceil(found.length / PER_PAGE), page = Math.min(Math.max(1, Number(asked.page) || 1), Math.max(1, pages));
-  const go = (changes) => location.assign(href("/courses/", { ...asked, page: "", ...changes }));
+  const go = (changes) => visit(href("/courses/", { ...asked, page: "", ...changes }));
   const ticks = (title, key, values, options) => h("fieldset", {}, h("legend", {}, title), options.map((one) => h("label", { class: "check" }, h("input", { type: "checkbox", checked: values.includes(one), onchange: () => go({ [key]: (values.includes(one) ? values.filter((other) => other !== one) : [...values, one]).join("|") }) }), one)));
   const flag = (text, key, on) => h("label", { class: "check" }, h("input", { type: "checkbox", checked: on, onchange: () => go({ [key]: on ? "" : "1" }) }), text);
   add(main, h("div", { class: "row" }, h("div", {}, h("h1", {}, asked.q ? `Courses for “${asked.q}”` : asked.subject || "All courses"), h("p", { class: "soft", id: "found" }, count(found.length, "course"))), h("div", { class: "end row" }, dropdown({ label: "Subject", id: "subject", value: asked.subject ?? "", options: [{ value: "", text: "All" }, ...SUBJECTS.map(({ name }) => ({ value: name, text: name }))], onchange: (subject) => go({ subject }) }), dropdown({ label: "Sort", id: "sort", value: asked.sort ?? "popular", options: [["popular", "Most learners"], ["rating", "Highest rated"], ["short", "Shortest"], ["cheap", "Lowest price"], ["newest", "Newest"]].map(([value, text]) => ({ value, text })), onchange: (sort) => go({ sort }) }))),

@@ -1,5 +1,6 @@
 // The dictionary's pages.
 
+import { visit } from "/kit/address.js";
 import { add, capital, count, fill, h, icon, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
 import { change, href, onChange, query, site, state } from "/kit/site.js";
@@ -34,9 +35,9 @@ function finder(world, large) {
   const form = h("form", { class: `finder${large ? " large" : ""}`, role: "search", onsubmit: (event) => {
     event.preventDefault();
     const word = tidy(input.value).toLowerCase();
-    if (word) location.assign(open(word));
+    if (word) visit(open(word));
   } }, input, h("button", { class: "primary", "aria-label": "Look up" }, icon("search", 20)));
-  autocomplete(input, (text) => (tidy(text).length < 2 ? [] : suggest(world, tidy(text)).map((entry) => ({ text: entry.word, detail: entry.part, act: () => location.assign(open(entry.word)) }))));
+  autocomplete(input, (text) => (tidy(text).length < 2 ? [] : suggest(world, tidy(text)).map((entry) => ({ text: entry.word, detail: entry.part, act: () => visit(open(entry.word)) }))));
   return form;
 }
 
@@ -114,7 +115,7 @@ function saveDialog(entry) {
 function browsePage(world, main) {
   const asked = query();
   const found = browse(world, asked), per = 30, pages = Math.ceil(found.length / per), page = Math.min(Math.max(1, Number(asked.page) || 1), Math.max(1, pages));
-  const go = (changes) => location.assign(href("/browse/", { ...asked, page: "", ...changes }));
+  const go = (changes) => visit(href("/browse/", { ...asked, page: "", ...changes }));
   const any = (values) => [{ value: "", text: "Any" }, ...values.map((value) => ({ value, text: capital(value) }))];
   add(main, h("h1", {}, "Browse the dictionary"), h("nav", { class: "letters" }, h("a", { href: href("/browse/", { ...asked, letter: "", page: "" }), "aria-current": asked.letter ? null : "page" }, "All"), [..."abcdefghijklmnopqrstuvwxyz"].map((letter) => h("a", { href: href("/browse/", { ...asked, letter, page: "" }), "aria-current": asked.letter === letter ? "page" : null }, letter.toUpperCase()))),
     h("div", { class: "row wrap" }, dropdown({ label: "Part of speech", id: "part", value: asked.part ?? "", options: any(["noun", "adjective"]), onchange: (part) => go({ part }) }), dropdown({ label: "Field", id: "field", value: asked.field ?? "", options: any(FIELDS), onchange: (value) => go({ field: value }) }), dropdown({ label: "Met", id: "met", value: asked.band ?? "", options: any(BANDS), onchange: (band) => go({ band }) }),

@@ -1,5 +1,6 @@
 // The flight search's pages.
 
+import { visit } from "/kit/address.js";
 import { add, count, fill, grouped, h, icon, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
 import { change, href, onChange, query, request, site, state } from "/kit/site.js";
@@ -179,7 +180,7 @@ function searchForm(world) {
                 ? "The return is before the departure"
                 : "";
     if (!error.textContent)
-      location.assign(
+      visit(
         href("/search/", {
           trip: now.trip,
           from: start.code,
@@ -346,11 +347,11 @@ function searchPage(world, main) {
     sort: asked.sort ?? "price",
   };
   const found = search(world, { ...way, cabin: now.cabin, ...filters });
-  const go = (changes) => location.assign(href("/search/", { ...asked, ...changes }));
+  const go = (changes) => visit(href("/search/", { ...asked, ...changes }));
   const pick = (flight) => {
     if (now.trip === "round" && !chosen) go({ out: flight.id, stops: "", airlines: "", windows: "", max: "", bag: "", sort: "" });
     else
-      location.assign(
+      visit(
         href("/trip/", {
           out: chosen ? chosen.id : flight.id,
           back: chosen ? flight.id : "",
@@ -899,7 +900,7 @@ function statusPage(world, main) {
             class: "row",
             onsubmit: (event) => {
               event.preventDefault();
-              location.assign(href("/status/", { at: place.code, number: tidy(input.value) }));
+              visit(href("/status/", { at: place.code, number: tidy(input.value) }));
             },
           },
           input,
@@ -910,7 +911,7 @@ function statusPage(world, main) {
           id: "airport",
           value: place.code,
           options: CITIES.map(({ code, name }) => ({ value: code, text: name })),
-          onchange: (code) => location.assign(href("/status/", { at: code })),
+          onchange: (code) => visit(href("/status/", { at: code })),
         }),
       ),
     ),

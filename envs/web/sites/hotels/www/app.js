@@ -1,5 +1,6 @@
 // The booking site's pages.
 
+import { visit } from "/kit/address.js";
 import { add, count, fill, grouped, h, icon, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
 import { change, href, onChange, query, request, site, state } from "/kit/site.js";
@@ -58,7 +59,7 @@ function panel(world) {
     const name = tidy(where.value).split(",")[0], known = CITIES.find((one) => one.name.toLowerCase() === name.toLowerCase());
     const nights = given.from && given.to ? dates.between(given.from, given.to) : 0;
     error.textContent = !known ? "Choose a destination from the list" : !given.from || !given.to ? "Choose the days of check-in and check-out" : nights < 1 ? "Check-out must be after check-in" : nights > 30 ? "Stays are limited to 30 nights" : given.rooms > given.guests ? "There are more rooms than guests" : "";
-    if (!error.textContent) location.assign(href("/search/", { ...given, where: known.name }));
+    if (!error.textContent) visit(href("/search/", { ...given, where: known.name }));
   } }, h("div", { class: "field" }, h("label", {}, "Destination"), where), picker("from", "Check-in", 0), picker("to", "Check-out", 1), h("div", { class: "field people" }, h("label", {}, "Who"), people, pane), h("button", { class: "primary", id: "search" }, "Search"));
   autocomplete(where, (text) => CITIES.filter(({ name, country }) => tidy(text).length && `${name} ${country}`.toLowerCase().includes(tidy(text).toLowerCase())).map(({ name, country }) => ({ text: name, detail: country, act: () => { where.value = `${name}, ${country}`; } })));
   return h("div", { class: "search-frame" }, form, error);
@@ -95,7 +96,7 @@ function searchPage(world, main) {
   const filters = { kinds: list(asked.kinds), stars: list(asked.stars).map(Number), amenities: list(asked.amenities), score: Number(asked.score) || 0, max: Number(asked.max) || 0, refundable: asked.refundable === "1" };
   const found = search(world, { ...given, ...filters, sort: asked.sort });
   const pages = Math.ceil(found.length / PER_PAGE), page = Math.min(Math.max(1, Number(asked.page) || 1), Math.max(1, pages)), nights = dates.between(given.from, given.to);
-  const go = (changes) => location.assign(href("/search/", { ...asked, page: "", ...changes }));
+  const go = (changes) => visit(href("/search/", { ...asked, page: "", ...changes }));
   const toggle = (key, values, value) => go({ [key]: (values.includes(value) ? values.filter((one) => one !== value) : [...values, value]).join("|") });
   const ticks = (title, key, values, options, text = (one) => one) => h("fieldset", {}, h("legend", {}, title), options.map((one) => h("label", { class: "check" }, h("input", { type: "checkbox", checked: values.includes(one), onchange: () => toggle(key, values, one) }), text(one))));
   const max = h("input", { type: "text", name: "max", value: asked.max ?? "", placeholder: "Any", "aria-label": "Highest total price" });

@@ -1,5 +1,6 @@
 // The electronics maker's pages.
 
+import { visit } from "/kit/address.js";
 import { add, count, fill, grouped, h, icon, stars, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
 import { change, href, onChange, query, site, state } from "/kit/site.js";
@@ -86,7 +87,7 @@ function header(world) {
           .sort((a, b) => a.name.length - b.name.length)
           .slice(0, 7);
   };
-  const open = (product) => location.assign(href("/product/", { id: product.id }));
+  const open = (product) => visit(href("/product/", { id: product.id }));
   const form = h(
     "form",
     {
@@ -199,7 +200,7 @@ function linePage(world, main) {
   const asked = query(),
     one = line(asked.id) ?? LINES[0];
   const found = search(world, { ...asked, id: one.id, max: Number(asked.max) || 0, storage: Number(asked.storage) || 0, battery: Number(asked.battery) || 0 });
-  const go = (changes) => location.assign(href("/line/", { ...asked, id: one.id, ...changes }));
+  const go = (changes) => visit(href("/line/", { ...asked, id: one.id, ...changes }));
   const all = world.products.filter((product) => product.line === one.id),
     middle = [...all].sort((a, b) => a.battery - b.battery)[4].battery,
     prices = [...all].map(({ price }) => price).sort((a, b) => a - b),
@@ -481,7 +482,7 @@ function configurePage(world, main) {
             change((now) => {
               now.bag.push({ id: product.id, quantity: 1, ...given, storage: Number(given.storage), memory: Number(given.memory) });
             });
-            location.assign("/bag/");
+            visit("/bag/");
           },
         },
         "Add to bag",
@@ -559,7 +560,7 @@ const kitCard = (kit) =>
 
 function accessoriesPage(world, main) {
   const asked = query(),
-    go = (changes) => location.assign(href("/accessories/", { ...asked, ...changes })),
+    go = (changes) => visit(href("/accessories/", { ...asked, ...changes })),
     kinds = asked.kinds ? asked.kinds.split("|") : [];
   const found = world.accessories
     .filter((kit) => (!asked.line || kit.line === asked.line) && (!kinds.length || kinds.includes(kit.kit)))

@@ -1,5 +1,6 @@
 // The bag and the checkout.
 
+import { visit } from "/kit/address.js";
 import { add, fill, grouped, h, icon } from "/kit/dom.js";
 import { change, href, request, state } from "/kit/site.js";
 import { cardFields, cardRules, field, radios, rules, toast, validate } from "/kit/ui.js";
@@ -109,7 +110,7 @@ export function bagPage(world, main) {
 
 export function checkoutPage(world, main) {
   if (!state().bag.length) {
-    location.assign(href("/bag/"));
+    visit(href("/bag/"));
     return "Checkout";
   }
   const given = { way: "Delivery" };

@@ -1,5 +1,6 @@
 // Support pages, repairs, trade-in and the shops.
 
+import { visit } from "/kit/address.js";
 import { add, count, fill, grouped, h, icon, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
 import { change, href, query, state } from "/kit/site.js";
@@ -46,7 +47,7 @@ export function supportPage(world, main) {
         class: "help-search",
         onsubmit: (event) => {
           event.preventDefault();
-          location.assign(href("/support/", { q: tidy(input.value), line: asked.line }));
+          visit(href("/support/", { q: tidy(input.value), line: asked.line }));
         },
       },
       input,
@@ -355,7 +356,7 @@ export function storesPage(world, main) {
     services = asked.services ? asked.services.split("|") : [];
   const known = towns.find((town) => town.toLowerCase() === tidy(asked.town ?? "").toLowerCase()),
     found = known ? storesOf(world, known, services) : [];
-  const go = (changes) => location.assign(href("/stores/", { ...asked, ...changes }));
+  const go = (changes) => visit(href("/stores/", { ...asked, ...changes }));
   const input = h("input", { type: "text", name: "town", value: asked.town ?? "", placeholder: "Town", "aria-label": "Town" });
   const days = (store) => `${clock(store.opens)} to ${clock(store.closes)}${store.rest === null ? ", every day" : `, closed on ${dates.WEEKDAYS[store.rest]}`}`;
   add(

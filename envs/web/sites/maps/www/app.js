@@ -1,5 +1,6 @@
 // The map service's pages: a panel on the left, the map beside it.
 
+import { visit } from "/kit/address.js";
 import { add, count, fill, grouped, h, icon, stars, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
 import { change, href, query, site, state } from "/kit/site.js";
@@ -24,7 +25,7 @@ site({
 });
 
 const placeLink = (place) => href("/place/", { id: place.id });
-const show = (world) => (place) => location.assign(placeLink(place));
+const show = (world) => (place) => visit(placeLink(place));
 const dot = (place) => h("i", { class: "dot", style: { "--hue": place.hue } }, place.kind[0]);
 
 /** A field for a place of the town; what is chosen is the place of that name. */
@@ -59,7 +60,7 @@ function header(world) {
       role: "search",
       onsubmit: (event) => {
         event.preventDefault();
-        location.assign(href("/search/", { q: tidy(input.value) }));
+        visit(href("/search/", { q: tidy(input.value) }));
       },
     },
     input,
@@ -70,7 +71,7 @@ function header(world) {
       ? []
       : search(world, { q: tidy(text) })
           .slice(0, 7)
-          .map((place) => ({ text: place.name, detail: place.address, act: () => location.assign(placeLink(place)) })),
+          .map((place) => ({ text: place.name, detail: place.address, act: () => visit(placeLink(place)) })),
   );
   return h(
     "header",
@@ -145,7 +146,7 @@ function searchPage(world, main) {
   };
   const found = search(world, filters),
     { shown, page, pages } = leaf(found, asked.page, PER_PAGE);
-  const go = (changes) => location.assign(href("/search/", { ...asked, page: "", ...changes }));
+  const go = (changes) => visit(href("/search/", { ...asked, page: "", ...changes }));
   const sorts = [...(near ? [["distance", "Distance"]] : []), ["reviews", "Most reviewed"], ["rating", "Highest rated"], ["name", "Name"]];
   const folded = h(
     "details",
@@ -444,7 +445,7 @@ function directionsPage(world, main) {
   ];
   const drawFields = () => fill(holder, fields[0].frame, third ? fields[1].frame : null, fields[2].frame);
   drawFields();
-  const open = (way) => location.assign(href("/directions/", { mode: asked.mode, from: asked.from, via: asked.via, to: asked.to, ...way }));
+  const open = (way) => visit(href("/directions/", { mode: asked.mode, from: asked.from, via: asked.via, to: asked.to, ...way }));
   const submit = (event) => {
     event.preventDefault();
     const places = fields.map(({ input }, at) => (at === 1 && !third ? null : placeNamed(world, input.value)));

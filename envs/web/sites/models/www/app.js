@@ -1,5 +1,6 @@
 // The model hub's pages.
 
+import { visit } from "/kit/address.js";
 import { add, count, fill, grouped, h, icon, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
 import { draws } from "/kit/random.js";
@@ -91,7 +92,7 @@ function header(world) {
       role: "search",
       onsubmit: (event) => {
         event.preventDefault();
-        location.assign(href(location.pathname === "/datasets/" ? "/datasets/" : "/models/", { q: tidy(input.value) }));
+        visit(href(location.pathname === "/datasets/" ? "/datasets/" : "/models/", { q: tidy(input.value) }));
       },
     },
     icon("search", 17),
@@ -104,7 +105,7 @@ function header(world) {
       : [...world.byId.values()]
           .filter(({ id }) => id.toLowerCase().includes(wanted))
           .slice(0, 7)
-          .map((item) => ({ text: item.id, detail: item.kind === "model" ? "model" : "data set", act: () => location.assign(link(item)) }));
+          .map((item) => ({ text: item.id, detail: item.kind === "model" ? "model" : "data set", act: () => visit(link(item)) }));
   });
   const own = (path, id, text) => h("a", { href: path, id, "aria-current": location.pathname === path ? "page" : null }, text);
   return h(
@@ -191,7 +192,7 @@ function listPage(world, main) {
       library: sets ? "" : asked.library,
     }),
     { shown, page, pages } = leaf(found, asked.page, PER_PAGE);
-  const go = (changes) => location.assign(href(path, { ...asked, page: "", ...changes })),
+  const go = (changes) => visit(href(path, { ...asked, page: "", ...changes })),
     any = (list) => [{ value: "", text: "Any" }, ...list.map((value) => ({ value, text: value }))];
   add(
     main,
@@ -456,7 +457,7 @@ function viewerTab(set, asked) {
         row.text.toLowerCase().includes(tidy(asked.text ?? "").toLowerCase()),
     ),
     { shown, page, pages } = leaf(found, asked.page, 15);
-  const go = (changes) => location.assign(href("/dataset/", { ...asked, page: "", ...changes }));
+  const go = (changes) => visit(href("/dataset/", { ...asked, page: "", ...changes }));
   const form = h(
     "form",
     {
@@ -626,7 +627,7 @@ function discussionsTab(model, asked) {
           ["", "Open"],
           ["closed", "Closed"],
         ],
-        (shown) => location.assign(href("/model/", { ...asked, shown })),
+        (shown) => visit(href("/model/", { ...asked, shown })),
       ),
       h("button", { class: "primary end", id: "new-discussion", onclick: () => discussDialog(model) }, "New discussion"),
     ),
@@ -685,7 +686,7 @@ function discussDialog(model) {
               replies: [],
             });
           });
-          location.assign(href("/discussion/", { id: model.id, n: number }));
+          visit(href("/discussion/", { id: model.id, n: number }));
         },
       },
     ],
@@ -744,7 +745,7 @@ function discussionPage(world, main) {
 
 function boardPage(world, main) {
   const asked = query(),
-    go = (changes) => location.assign(href("/board/", { ...asked, ...changes })),
+    go = (changes) => visit(href("/board/", { ...asked, ...changes })),
     max = Number(asked.max) || 0;
   const rows = world.models.filter(
     (model) => (!asked.task || model.task === asked.task) && (!max || model.millions <= max) && (!asked.license || model.license === asked.license),

@@ -1,5 +1,6 @@
 // The paper's pages.
 
+import { visit } from "/kit/address.js";
 import { add, count, fill, grouped, h, icon, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
 import { change, href, onChange, query, request, site, state } from "/kit/site.js";
@@ -35,7 +36,7 @@ function header(world) {
   const input = h("input", { type: "search", name: "q", value: query().q ?? "", placeholder: "Search the news", "aria-label": "Search" });
   const here = query().name;
   return h("header", { class: "top" },
-    h("div", { class: "line" }, h("span", {}, `${dates.weekday(world.today)}, ${dates.long(world.today)} · ${state().edition} edition`), h("form", { class: "find", onsubmit: (event) => { event.preventDefault(); location.assign(href("/search/", { q: tidy(input.value) })); } }, input, h("button", { "aria-label": "Search" }, icon("search", 16))), h("nav", {}, h("a", { href: "/saved/", id: "saved" }, icon("bookmark", 15), "Saved"), h("a", { href: "/letters/", id: "letters" }, "Newsletters"), h("a", { href: "/account/", id: "account" }, icon("user", 15), "My Post"))),
+    h("div", { class: "line" }, h("span", {}, `${dates.weekday(world.today)}, ${dates.long(world.today)} · ${state().edition} edition`), h("form", { class: "find", onsubmit: (event) => { event.preventDefault(); visit(href("/search/", { q: tidy(input.value) })); } }, input, h("button", { "aria-label": "Search" }, icon("search", 16))), h("nav", {}, h("a", { href: "/saved/", id: "saved" }, icon("bookmark", 15), "Saved"), h("a", { href: "/letters/", id: "letters" }, "Newsletters"), h("a", { href: "/account/", id: "account" }, icon("user", 15), "My Post"))),
     h("a", { class: "masthead", href: "/" }, PAPER),
     h("nav", { class: "sections" }, h("a", { href: "/", "aria-current": location.pathname === "/" ? "page" : null }, "Front page"), SECTIONS.map((name) => h("a", { href: href("/section/", { name }), "aria-current": here === name ? "page" : null }, name)), h("a", { class: "live-link", href: "/live/", id: "live" }, "● Live")));
 }
@@ -84,7 +85,7 @@ function sectionPage(world, main) {
 function searchPage(world, main) {
   const asked = query(), given = { from: asked.from ?? "", to: asked.to ?? "" };
   const found = search(world, asked), list = h("div", {});
-  const go = (changes) => location.assign(href("/search/", { ...asked, ...changes }));
+  const go = (changes) => visit(href("/search/", { ...asked, ...changes }));
   const picker = (name, label) => datePicker({ label, name, value: given[name], shown: given[name] || world.today, min: dates.plus(world.today, -160), max: world.today, onpick: (day) => go({ [name]: day }) });
   add(main, h("h1", {}, asked.q ? `“${asked.q}”` : "Search"), h("div", { class: "search-bar" }, picker("from", "From"), picker("to", "Until"), h("div", { class: "field" }, h("label", {}, "Section"), dropdown({ id: "section", value: asked.section ?? "", options: [{ value: "", text: "All sections" }, ...SECTIONS.map((value) => ({ value, text: value }))], onchange: (section) => go({ section }) })), h("div", { class: "field" }, h("label", {}, "Order"), dropdown({ id: "sort", value: asked.sort ?? "newest", options: [["newest", "Newest first"], ["oldest", "Oldest first"], ["read", "Most read"]].map(([value, text]) => ({ value, text })), onchange: (sort) => go({ sort }) })), h("a", { href: href("/search/", { q: asked.q }) }, "Clear")), h("p", { class: "soft", id: "found" }, count(found.length, "report")), found.length ? list : h("p", { class: "notice" }, "Nothing found. Try fewer words or a longer span of days."));
   let at = 0;

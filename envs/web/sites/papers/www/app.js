@@ -1,5 +1,6 @@
 // The archive's pages.
 
+import { visit } from "/kit/address.js";
 import { $, add, count, fill, h, icon, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
 import { change, href, onChange, query, request, site, state } from "/kit/site.js";
@@ -31,12 +32,12 @@ function header(world) {
   const { q = "", field: inField = "all" } = query();
   const input = h("input", { type: "search", name: "q", value: q, placeholder: "Search…", "aria-label": "Search term" });
   const select = h("select", { name: "field", "aria-label": "Field" }, FIELDS.map(({ value, text }) => h("option", { value, selected: value === inField }, text)));
-  const form = h("form", { class: "quick", role: "search", onsubmit: (event) => { event.preventDefault(); location.assign(href("/search/", { q: tidy(input.value), field: select.value })); } }, input, select, h("button", { class: "primary", id: "search" }, "Search"));
+  const form = h("form", { class: "quick", role: "search", onsubmit: (event) => { event.preventDefault(); visit(href("/search/", { q: tidy(input.value), field: select.value })); } }, input, select, h("button", { class: "primary", id: "search" }, "Search"));
   autocomplete(input, (text) => {
     const wanted = tidy(text).toLowerCase();
     if (wanted.length < 3) return [];
-    const names = world.authors.filter((author) => author.toLowerCase().includes(wanted)).slice(0, 3).map((author) => ({ text: author, detail: "Author", act: () => location.assign(href("/author/", { name: author })) }));
-    const titles = world.papers.filter(({ title }) => title.toLowerCase().includes(wanted)).slice(0, 5).map((paper) => ({ text: paper.title, detail: paper.id, act: () => location.assign(href("/abs/", { id: paper.id })) }));
+    const names = world.authors.filter((author) => author.toLowerCase().includes(wanted)).slice(0, 3).map((author) => ({ text: author, detail: "Author", act: () => visit(href("/author/", { name: author })) }));
+    const titles = world.papers.filter(({ title }) => title.toLowerCase().includes(wanted)).slice(0, 5).map((paper) => ({ text: paper.title, detail: paper.id, act: () => visit(href("/abs/", { id: paper.id })) }));
     return [...names, ...titles];
   });
   const badge = h("b", {});
@@ -85,7 +86,7 @@ function listPage(world, main) {
   const per = Number(size) || 25, pages = Math.ceil(papers.length / per), page = Math.min(Math.max(1, Number(asked) || 1), pages);
   const shown = papers.slice((page - 1) * per, page * per);
   const days = [...new Set(shown.map(({ date }) => date))];
-  add(main, h("div", { class: "row" }, h("h1", {}, subject(code)?.name ?? "Unknown subject"), h("span", { class: "soft" }, code), h("div", { class: "end" }, dropdown({ label: "Show", id: "size", value: size, options: ["10", "25", "50"].map((value) => ({ value, text: `${value} a page` })), onchange: (value) => location.assign(href("/list/", { subject: code, size: value })) }))),
+  add(main, h("div", { class: "row" }, h("h1", {}, subject(code)?.name ?? "Unknown subject"), h("span", { class: "soft" }, code), h("div", { class: "end" }, dropdown({ label: "Show", id: "size", value: size, options: ["10", "25", "50"].map((value) => ({ value, text: `${value} a page` })), onchange: (value) => visit(href("/list/", { subject: code, size: value })) }))),
     h("p", { class: "soft" }, `${count(papers.length, "paper")}, newest first`),
     days.map((day) => h("section", {}, h("h2", { class: "day" }, `${dates.weekday(day)}, ${dates.british(day)}`), shown.filter(({ date }) => date === day).map(entry))),
     pagination({ page, pages, address: (to) => href("/list/", { subject: code, size, page: to }) }));
@@ -98,7 +99,7 @@ function searchPage(world, main) {
   const subjects = asked.subjects ? asked.subjects.split("|") : [];
   const found = search(world, { q, field: asked.field, subjects, from, to, order });
   const per = Number(size) || 25, pages = Math.ceil(found.length / per), page = Math.min(Math.max(1, Number(asked.page) || 1), Math.max(1, pages));
-  const go = (changes) => location.assign(href("/search/", { ...asked, page: "", ...changes }));
+  const go = (changes) => visit(href("/search/", { ...asked, page: "", ...changes }));
   const told = [q ? `“${q}” in ${FIELDS.find(({ value }) => value === (asked.field ?? "all")).text.toLowerCase()}` : null, subjects.length ? subjects.map((code) => subject(code).name).join(" or ") : null, from ? `from ${dates.british(from)}` : null, to ? `until ${dates.british(to)}` : null].filter(Boolean).join(", ");
   add(main, h("div", { class: "row" }, h("div", {}, h("h1", { id: "found" }, found.length ? count(found.length, "result") : "No results"), h("p", { class: "soft" }, told || "All papers")), h("a", { class: "button end", href: href("/advanced/", asked) }, "Refine"), dropdown({ label: "Order", id: "order", value: order, options: ORDERS, onchange: (value) => go({ order: value }) })),
     found.length ? found.slice((page - 1) * per, page * per).map(entry) : h("p", { class: "notice" }, "Nothing fits. Use fewer words, another field, or a longer span of days."),
@@ -116,7 +117,7 @@ function advancedPage(world, main) {
     event.preventDefault();
     const values = Object.fromEntries(new FormData(form));
     if (given.from && given.to && given.from > given.to) { $(".date-field .error", form).textContent = "The first day is after the last"; return; }
-    location.assign(href("/search/", { q: tidy(values.q), field: values.field, subjects: [...chosen].join("|"), ...given, order: values.order, size: values.size }));
+    visit(href("/search/", { q: tidy(values.q), field: values.field, subjects: [...chosen].join("|"), ...given, order: values.order, size: values.size }));
   } }, h("div", { class: "form" }, field({ label: "Search term", name: "q", value: asked.q ?? "", required: false }), field({ label: "Field", name: "field", value: asked.field ?? "all", options: FIELDS })),
   h("fieldset", {}, h("legend", {}, "Subjects"), h("div", { class: "ticks" }, SUBJECTS.map(({ code, name }) => h("label", { class: "check" }, h("input", { type: "checkbox", value: code, checked: chosen.has(code), onchange: (event) => (event.target.checked ? chosen.add(code) : chosen.delete(code)) }), name)))),
   h("fieldset", {}, h("legend", {}, "Submitted between"), h("div", { class: "form" }, picker("from", "First day"), picker("to", "Last day"))),
@@ -137,7 +138,7 @@ function authorPage(world, main) {
   if (order === "cited") kept.sort((a, b) => b.cited - a.cited);
   add(main, h("h1", {}, name),
     h("dl", { class: "facts" }, [["Papers", papers.length], ["Citations", papers.reduce((sum, paper) => sum + paper.cited, 0)], ["Co-authors", others.size], ["Since", dates.year(papers.at(-1).date)]].map(([term, value]) => h("div", {}, h("dd", {}, String(value)), h("dt", {}, term)))),
-    h("div", { class: "columns" }, h("div", {}, h("div", { class: "row" }, h("h2", {}, count(kept.length, "paper")), h("div", { class: "end" }, dropdown({ label: "Subject", id: "subject", value: code, options: [{ value: "", text: "All" }, ...[...new Set(papers.map((paper) => paper.subject))].map((value) => ({ value, text: subject(value).name }))], onchange: (value) => location.assign(href("/author/", { name, subject: value, order })) })), dropdown({ label: "Order", id: "order", value: order, options: ORDERS.filter(({ value }) => value !== "oldest"), onchange: (value) => location.assign(href("/author/", { name, subject: code, order: value })) })), kept.map(entry)),
+    h("div", { class: "columns" }, h("div", {}, h("div", { class: "row" }, h("h2", {}, count(kept.length, "paper")), h("div", { class: "end" }, dropdown({ label: "Subject", id: "subject", value: code, options: [{ value: "", text: "All" }, ...[...new Set(papers.map((paper) => paper.subject))].map((value) => ({ value, text: subject(value).name }))], onchange: (value) => visit(href("/author/", { name, subject: value, order })) })), dropdown({ label: "Order", id: "order", value: order, options: ORDERS.filter(({ value }) => value !== "oldest"), onchange: (value) => visit(href("/author/", { name, subject: code, order: value })) })), kept.map(entry)),
       h("aside", {}, h("h2", {}, "Co-authors"), [...others].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1)).slice(0, 12).map(([other, times]) => h("p", {}, h("a", { href: href("/author/", { name: other }) }, other), h("span", { class: "soft" }, ` ${times}`))))));
   return name;
 }

@@ -1,5 +1,6 @@
 // The kitchen's pages.
 
+import { visit } from "/kit/address.js";
 import { $, add, capital, count, fill, h, icon, stars, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
 import { change, href, onChange, query, site, state } from "/kit/site.js";
@@ -27,10 +28,10 @@ site({
 
 function header(world) {
   const input = h("input", { type: "search", name: "q", value: query().q ?? "", placeholder: "Search recipes or ingredients", "aria-label": "Search" });
-  const form = h("form", { class: "find", role: "search", onsubmit: (event) => { event.preventDefault(); location.assign(href("/recipes/", { q: tidy(input.value) })); } }, icon("search", 18), input);
+  const form = h("form", { class: "find", role: "search", onsubmit: (event) => { event.preventDefault(); visit(href("/recipes/", { q: tidy(input.value) })); } }, icon("search", 18), input);
   autocomplete(input, (text) => {
     const wanted = tidy(text).toLowerCase();
-    return wanted.length < 2 ? [] : world.recipes.filter(({ title }) => title.toLowerCase().includes(wanted)).slice(0, 6).map((recipe) => ({ text: recipe.title, detail: hours(recipe.total), act: () => location.assign(href("/recipe/", { id: recipe.id })) }));
+    return wanted.length < 2 ? [] : world.recipes.filter(({ title }) => title.toLowerCase().includes(wanted)).slice(0, 6).map((recipe) => ({ text: recipe.title, detail: hours(recipe.total), act: () => visit(href("/recipe/", { id: recipe.id })) }));
   });
   const badge = h("b", {});
   const refresh = () => { badge.textContent = String(state().list.filter(({ done }) => !done).length); };
@@ -74,7 +75,7 @@ function searchPage(world, main) {
   const asked = query();
   const diets = asked.diets ? asked.diets.split("|") : [];
   const found = search(world, { ...asked, diets, time: Number(asked.time) || 0 });
-  const go = (changes) => location.assign(href("/recipes/", { ...asked, ...changes }));
+  const go = (changes) => visit(href("/recipes/", { ...asked, ...changes }));
   const pill = (text, on, act) => h("button", { class: `pill${on ? " on" : ""}`, "aria-pressed": String(on), onclick: act }, text);
   const without = h("input", { type: "text", name: "without", value: asked.without ?? "", placeholder: "Without…", "aria-label": "Without ingredient" });
   const sorts = [["popular", "Most popular"], ["rating", "Highest rated"], ["quick", "Quickest"], ["light", "Fewest calories"], ["newest", "Newest"]].map(([value, text]) => ({ value, text }));

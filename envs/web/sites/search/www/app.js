@@ -1,5 +1,6 @@
 // The search engine's pages, and the pages it finds.
 
+import { visit } from "/kit/address.js";
 import { add, count, fill, grouped, h, icon, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
 import { draws } from "/kit/random.js";
@@ -44,7 +45,7 @@ const lamp = (size) => {
 /** The field for a query, with subjects and former queries suggested. */
 function seeker(world) {
   const input = h("input", { type: "text", name: "q", value: query().q ?? "", placeholder: "Search the web", "aria-label": "Search" });
-  const go = (q) => location.assign(href("/search/", { q, type: location.pathname === "/search/" ? query().type : "" }));
+  const go = (q) => visit(href("/search/", { q, type: location.pathname === "/search/" ? query().type : "" }));
   const form = h(
     "form",
     {
@@ -132,7 +133,7 @@ function resultsPage(world, main) {
     change((now) => {
       now.history = [q, ...now.history.filter((one) => one !== q)].slice(0, 40);
     });
-  const go = (changes) => location.assign(href("/search/", { ...asked, page: "", ...changes }));
+  const go = (changes) => visit(href("/search/", { ...asked, page: "", ...changes }));
   const kinds = h(
     "nav",
     { class: "kinds" },

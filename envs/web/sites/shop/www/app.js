@@ -1,5 +1,6 @@
 // The shop's pages. Which one is shown follows from the address's folder; everything on it follows from the world and the visitor's state.
 
+import { visit, visitInstead } from "/kit/address.js";
 import { $, add, count, dollars, fill, h, icon, stars, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
 import { change, href, onChange, query, request, site, state } from "/kit/site.js";
@@ -29,7 +30,7 @@ site({
 function header(world) {
   const { q = "", department: place = "" } = query();
   const input = h("input", { type: "search", name: "q", placeholder: "Search for products, brands and more", value: q, "aria-label": "Search" });
-  const form = h("form", { class: "searchbar", role: "search", onsubmit: (event) => { event.preventDefault(); location.assign(href("/search/", { q: tidy(input.value), department: select.value })); } });
+  const form = h("form", { class: "searchbar", role: "search", onsubmit: (event) => { event.preventDefault(); visit(href("/search/", { q: tidy(input.value), department: select.value })); } });
   const select = h("select", { "aria-label": "Department" }, h("option", { value: "" }, "All"), DEPARTMENTS.map(({ id, name }) => h("option", { value: id, selected: id === place }, name)));
   form.append(select, input, h("button", { class: "go", "aria-label": "Search" }, icon("search")));
   autocomplete(input, (text) => suggestions(world, tidy(text)));
@@ -57,8 +58,8 @@ function suggestions(world, text) {
   if (text.length < 2) return [];
   const wanted = text.toLowerCase();
   const places = DEPARTMENTS.filter(({ name }) => name.toLowerCase().includes(wanted)).slice(0, 2)
-    .map(({ id, name }) => ({ text: name, detail: "Department", act: () => location.assign(href("/search/", { department: id })) }));
-  const items = search(world, { q: text }).slice(0, 7 - places.length).map((product) => ({ text: product.title, detail: dollars(product.price), act: () => location.assign(itemLink(product)) }));
+    .map(({ id, name }) => ({ text: name, detail: "Department", act: () => visit(href("/search/", { department: id })) }));
+  const items = search(world, { q: text }).slice(0, 7 - places.length).map((product) => ({ text: product.title, detail: dollars(product.price), act: () => visit(itemLink(product)) }));
   return [...places, ...items];
 }
 
@@ -124,7 +125,7 @@ function searchPage(world, main) {
   const found = search(world, filters);
   const pages = Math.ceil(found.length / PER_PAGE);
   const page = Math.min(Math.max(1, Number(asked.page) || 1), Math.max(1, pages));
-  const go = (changes) => location.assign(href("/search/", { ...asked, page: "", ...changes }));
+  const go = (changes) => visit(href("/search/", { ...asked, page: "", ...changes }));
   const base = search(world, { q: asked.q, department: asked.department });
   const brands = [...new Set(base.map(({ brand }) => brand))].sort();
   const tick = (text, checked, act, amount) => h("label", { class: "check" }, h("input", { type: "checkbox", checked, onchange: (event) => act(event.target.checked) }), h("span", {}, text), amount === undefined ? null : h("small", { class: "soft" }, `(${amount})`));
@@ -183,7 +184,7 @@ function itemPage(world, main) {
     modal({
       title: "Added to your cart",
       body: h("div", { class: "row" }, h("div", { class: "mini" }, picture(product, { colour })), h("div", {}, h("b", {}, product.title), h("p", { class: "soft" }, `${colour} · Quantity ${quantity.value}`), h("p", {}, `Cart subtotal: ${dollars(totals(world, state()).subtotal)}`))),
-      actions: [{ text: "Keep shopping", act() {} }, { text: "Go to cart", primary: true, act: () => location.assign("/cart/") }],
+      actions: [{ text: "Keep shopping", act() {} }, { text: "Go to cart", primary: true, act: () => visit("/cart/") }],
     });
   }).catch((error) => toast(error.message, "error"));
   const heart = h("button", { id: "wish", onclick: () => { change((now) => { now.wishlist = now.wishlist.includes(product.id) ? now.wishlist.filter((id) => id !== product.id) : [...now.wishlist, product.id]; }); wish(); } });
@@ -296,7 +297,7 @@ function dealsPage(world, main) {
   const grid = h("div", { class: "grid wide" });
   const options = [{ value: "", text: "All departments" }, ...DEPARTMENTS.map(({ id, name }) => ({ value: id, text: name }))];
   add(main, h("div", { class: "row results-head" }, h("div", {}, h("h1", {}, "Deals"), h("p", { class: "soft" }, `${count(kept.length, "offer")} this week, until ${dates.long(dates.plus(world.today, 6))}`)),
-    h("div", { class: "end" }, dropdown({ label: "Show", id: "deal-department", options, value: place, onchange: (value) => location.assign(href("/deals/", { department: value })) }))), grid);
+    h("div", { class: "end" }, dropdown({ label: "Show", id: "deal-department", options, value: place, onchange: (value) => visit(href("/deals/", { department: value })) }))), grid);
   let at = 0;
   // Fills as the visitor scrolls; what is shown first is in the document already when it is measured.
   queueMicrotask(() => infinite(grid, () => kept.slice(at, (at += 10)).map(card)));
@@ -324,13 +325,13 @@ function loginPage(world, main) {
     const { customer } = world;
     if (values.email.toLowerCase() !== customer.email || values.password !== customer.password) return fill(note, h("p", { class: "notice error", role: "alert" }, "Email or password is wrong. Please try again."));
     change((now) => { now.user = customer.name; });
-    location.assign(query().next ?? "/account/");
+    visit(query().next, "/account/");
   } }, h("h1", {}, "Sign in"), note, field({ label: "Email", name: "email", type: "email" }), field({ label: "Password", name: "password", type: "password" }), h("button", { class: "primary big", id: "sign-in" }, "Sign in"), h("p", { class: "soft" }, "You can also check out without an account."));
   add(main, form);
   return "Sign in";
 }
 
-const withUser = (path, act) => (state().user ? act() : (location.replace(href("/login/", { next: path })), "Sign in"));
+const withUser = (path, act) => (state().user ? act() : (visitInstead(href("/login/", { next: path })), "Sign in"));
 const allOrders = (world) => [...state().orders.filter(({ account }) => account), ...world.customer.orders];
 const statusOf = (order) => h("span", { class: `status ${order.status.toLowerCase().replace(/ /g, "-")}` }, order.status);
 
@@ -339,7 +340,7 @@ function accountPage(world, main) {
     const { customer } = world;
     const orders = allOrders(world);
     const table = h("table", { class: "orders" }, h("thead", {}, h("tr", {}, ["Order", "Date", "Items", "Total", "Status", ""].map((title) => h("th", {}, title)))), h("tbody", {}, orders.map((order) => h("tr", {}, h("td", {}, h("b", {}, order.number)), h("td", {}, dates.long(order.date)), h("td", {}, order.lines.map((line) => h("div", {}, `${line.quantity} × ${world.byId.get(line.id).title}`))), h("td", {}, dollars(orderTotal(world, order))), h("td", {}, statusOf(order)), h("td", {}, h("a", { href: href("/order/", { number: order.number }) }, "Details"))))));
-    add(main, h("div", { class: "row" }, h("h1", {}, `Hello, ${customer.name.split(" ")[0]}`), h("button", { class: "end", onclick: () => { change((now) => { now.user = null; }); location.assign("/"); } }, "Sign out")),
+    add(main, h("div", { class: "row" }, h("h1", {}, `Hello, ${customer.name.split(" ")[0]}`), h("button", { class: "end", onclick: () => { change((now) => { now.user = null; }); visit("/"); } }, "Sign out")),
       tabs([{ id: "orders", title: "Orders", panel: () => table }, { id: "details", title: "Your details", panel: () => h("dl", { class: "box" }, [["Name", customer.name], ["Email", customer.email], ["Address", `${customer.home.street}, ${customer.home.city}, ${customer.home.region} ${customer.home.zip}`]].map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])) }]));
     return "Your account";
   });

@@ -1,5 +1,6 @@
 // The results service's pages.
 
+import { visit } from "/kit/address.js";
 import { add, count, fill, grouped, h, icon, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
 import { change, href, onChange, query, site, state } from "/kit/site.js";
@@ -27,7 +28,7 @@ const crest = (team, size = 22) => { const node = h("span", { class: "crest", "a
 
 function header(world) {
   const input = h("input", { type: "search", name: "q", placeholder: "Find a team or a player", "aria-label": "Find a team or a player" });
-  const find = (text) => { const wanted = tidy(text).toLowerCase(); return wanted.length < 2 ? [] : [...world.teams.filter(({ name }) => name.toLowerCase().includes(wanted)).map((team) => ({ text: team.name, detail: league(team.league).name, act: () => location.assign(teamLink(team)) })), ...world.teams.flatMap((team) => team.squad.filter(({ name }) => name.toLowerCase().includes(wanted)).map(({ name }) => ({ text: name, detail: team.name, act: () => location.assign(`${teamLink(team)}#squad`) })))].slice(0, 8); };
+  const find = (text) => { const wanted = tidy(text).toLowerCase(); return wanted.length < 2 ? [] : [...world.teams.filter(({ name }) => name.toLowerCase().includes(wanted)).map((team) => ({ text: team.name, detail: league(team.league).name, act: () => visit(teamLink(team)) })), ...world.teams.flatMap((team) => team.squad.filter(({ name }) => name.toLowerCase().includes(wanted)).map(({ name }) => ({ text: name, detail: team.name, act: () => visit(`${teamLink(team)}#squad`) })))].slice(0, 8); };
   const form = h("form", { class: "find", role: "search", onsubmit: (event) => { event.preventDefault(); const [first] = find(input.value); if (first) first.act(); else toast("Nobody of that name.", "error"); } }, icon("search", 18), input);
   autocomplete(input, find);
   return h("header", { class: "top" }, h("a", { class: "logo", href: "/" }, h("i", {}, "T"), "tallyboard"), form, h("nav", {}, h("a", { href: "/", id: "results" }, "Results"), h("a", { href: "/picks/", id: "picks" }, "Predictions"), h("a", { href: "/mine/", id: "mine" }, icon("star", 17), "My teams")));
@@ -54,7 +55,7 @@ function matchRow(world, match) {
 function dayPage(world, main) {
   const latest = world.matches.filter(({ played }) => played).at(-1).date, day = query().day ?? latest, shown = world.matches.filter(({ date }) => date === day);
   const strip = Array.from({ length: 7 }, (_, index) => dates.plus(day, index - 3));
-  add(main, h("h1", {}, dates.weekday(day), ", ", dates.long(day)), h("div", { class: "strip" }, h("a", { href: href("/", { day: dates.plus(day, -7) }), "aria-label": "A week earlier" }, icon("back", 16)), strip.map((one) => h("a", { href: href("/", { day: one }), "aria-current": one === day ? "page" : null }, h("small", {}, dates.weekday(one).slice(0, 3)), h("b", {}, String(dates.dayOfMonth(one))), one === world.today ? h("i", {}, "today") : null)), h("a", { href: href("/", { day: dates.plus(day, 7) }), "aria-label": "A week later" }, icon("next", 16)), datePicker({ label: "Go to day", name: "day", shown: day, min: dates.plus(world.today, -130), max: dates.plus(world.today, 80), onpick: (to) => location.assign(href("/", { day: to })) })),
+  add(main, h("h1", {}, dates.weekday(day), ", ", dates.long(day)), h("div", { class: "strip" }, h("a", { href: href("/", { day: dates.plus(day, -7) }), "aria-label": "A week earlier" }, icon("back", 16)), strip.map((one) => h("a", { href: href("/", { day: one }), "aria-current": one === day ? "page" : null }, h("small", {}, dates.weekday(one).slice(0, 3)), h("b", {}, String(dates.dayOfMonth(one))), one === world.today ? h("i", {}, "today") : null)), h("a", { href: href("/", { day: dates.plus(day, 7) }), "aria-label": "A week later" }, icon("next", 16)), datePicker({ label: "Go to day", name: "day", shown: day, min: dates.plus(world.today, -130), max: dates.plus(world.today, 80), onpick: (to) => visit(href("/", { day: to })) })),
     shown.length ? LEAGUES.map(({ id, name }) => { const own = shown.filter((match) => match.league === id); return own.length ? h("section", { class: "card" }, h("h2", {}, h("a", { href: href("/league/", { id }) }, name), h("small", {}, `Round ${own[0].round}`)), own.map((match) => matchRow(world, match))) : null; }) : h("p", { class: "notice" }, "No matches on this day. Most are played on weekends."));
   return dates.short(day);
 }
@@ -124,7 +125,7 @@ function teamPage(world, main) {
 function picksPage(world, main) {
   const { id = LEAGUES[0].id } = query(), next = nextRound(world, id);
   const given = { ...state().picks };
-  add(main, h("h1", {}, "Predictions"), h("p", {}, "Who wins the matches of the next round? Choose, then save."), h("div", { class: "row" }, dropdown({ label: "League", id: "league", value: id, options: LEAGUES.map(({ id: value, name }) => ({ value, text: name })), onchange: (value) => location.assign(href("/picks/", { id: value })) })),
+  add(main, h("h1", {}, "Predictions"), h("p", {}, "Who wins the matches of the next round? Choose, then save."), h("div", { class: "row" }, dropdown({ label: "League", id: "league", value: id, options: LEAGUES.map(({ id: value, name }) => ({ value, text: name })), onchange: (value) => visit(href("/picks/", { id: value })) })),
     h("section", { class: "card" }, h("h2", {}, `Round ${next[0]?.round ?? "–"}`), next.map((match) => { const names = [world.teamById.get(match.home).name, "Draw", world.teamById.get(match.away).name]; const row = h("div", { class: "pick", "data-id": match.id }, h("span", { class: "soft" }, `${dates.brief(match.date)}, ${match.time}`), names.map((text, index) => h("button", { class: given[match.id] === index ? "on" : "", "aria-pressed": String(given[match.id] === index), onclick: (event) => { given[match.id] = index; [...event.currentTarget.parentNode.querySelectorAll("button")].forEach((one, at) => { one.classList.toggle("on", at === index); one.setAttribute("aria-pressed", String(at === index)); }); } }, text))); return row; })),
     h("button", { class: "primary", id: "save-picks", onclick: () => { change((now) => { now.picks = given; }); toast(`${count(Object.keys(given).length, "prediction")} saved.`); } }, "Save predictions"));
   return "Predictions";
