@@ -25,6 +25,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -144,6 +145,25 @@ impl Egress {
     /// Counts requests in flight that are answered elsewhere: from an archive, or in a recorder's hands.
     pub(crate) fn counter(&self) -> Counter {
         Counter(self.filter.clone())
+    }
+
+    /// Whether this filter answers, now, where it has to. It is asked the way the browser asks it; a site of ours that answers nothing, or no
+    /// connection, is the farm's failure. Of a host elsewhere only the filter is asked: whether that host answers is its own affair.
+    pub(crate) async fn answers(&self, url: &str) -> bool {
+        let ours = url
+            .parse()
+            .ok()
+            .filter(|uri| matches!(self.filter.verdict(&Method::HEAD, uri), Ok(Way::Site(_))));
+        let asked = async {
+            let mut stream = TcpStream::connect(self.address).await?;
+            let Some(uri) = ours else { return Ok(true) };
+            let head = format!("HEAD {uri} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.address);
+            stream.write_all(head.as_bytes()).await?;
+            stream.read(&mut [0; 16]).await.map(|read| read > 0)
+        };
+        let answered: Result<io::Result<bool>, _> =
+            tokio::time::timeout(self.filter.limits.deadline, asked).await;
+        matches!(answered, Ok(Ok(true)))
     }
 
     /// What was refused so far.
@@ -555,7 +575,6 @@ mod tests {
     use super::*;
     use crate::hosts::tests::SPELLINGS;
     use crate::sites::{Root, Site, SiteLimits};
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     const LIMITS: EgressLimits = EgressLimits {
         connections_max: 4,
@@ -648,6 +667,39 @@ mod tests {
             assert!(answer.contains(text), "{request}: {answer}");
         }
         egress.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_filter_knows_whether_it_answers() {
+        let (egress, _home) = opened(EgressLimits { connections_max: 1, ..LIMITS }).await;
+        let long = format!("http://site.test/?q={}", "x".repeat(9000));
+        // Whatever the answer is: a page, none, or that this is too long. And where it has to answer nothing, that it takes a connection.
+        let answered = [
+            "http://site.test/",
+            "http://site.test/none",
+            &long,
+            "https://site.test/",
+            "http://live.test/",
+            "foo:",
+        ];
+        for url in answered {
+            assert!(egress.answers(url).await, "{url}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(egress.blocked().total, 0, "asking is no request of the page");
+        // All its places are taken.
+        let mut held = TcpStream::connect(egress.address()).await.unwrap();
+        held.write_all(b"GET http://site.test/ HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        assert_ne!(held.read(&mut [0; 4096]).await.unwrap(), 0);
+        assert!(!egress.answers("http://site.test/").await);
+        assert!(egress.answers("https://site.test/").await);
+        // Its port is closed.
+        egress.stop.cancel();
+        egress.work.close();
+        egress.work.wait().await;
+        for url in answered {
+            assert!(!egress.answers(url).await, "{url}");
+        }
     }
 
     #[tokio::test]

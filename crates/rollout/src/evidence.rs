@@ -1,7 +1,10 @@
 //! What the environment saw at the end. Only a scorer turns it into a reward.
 
 use bytes::Bytes;
+use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
+
+use crate::trajectory::Fault;
 
 /// Final state of a trajectory as reported by the environment worker.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -14,8 +17,46 @@ pub struct Evidence {
     pub title: Option<String>,
     /// What the policy answered.
     pub answer: Option<String>,
-    /// What the suite's probe returned, a JSON object.
+    /// What the suite's probe returned, a JSON object. Of the browser's error page, which no probe can speak for, the environment worker's
+    /// own report: [`ErrorPage::report`].
     pub probe_json: Option<String>,
+}
+
+/// The browser's own error page, where a page should be.
+///
+/// It travels as a report in place of the probe's, so evidence has the same parts and the same hash as ever. Reports of earlier builds say that
+/// an error page is shown (`away`) and not by whose doing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ErrorPage {
+    /// Whose doing it is: the policy's where it was led to an address that is not answered, the farm's where an address of the farm's own was not
+    /// answered, or nothing had been done yet.
+    pub fault: Fault,
+    /// The address that could not be loaded.
+    pub url: String,
+}
+
+/// The scheme under which the browser shows its error pages, as a page's script reads it.
+const ERROR_SCHEME: &str = "chrome-error:";
+
+impl ErrorPage {
+    /// The report of an environment worker, a JSON object.
+    pub fn report(&self) -> String {
+        let Self { fault, url } = self;
+        json!({ "done": false, "away": ERROR_SCHEME, "error_page": { "fault": fault.as_str(), "url": url } })
+            .to_string()
+    }
+
+    /// Whether a report says that an error page is shown.
+    pub fn is_reported(report: &Map<String, Value>) -> bool {
+        report.get("away").and_then(Value::as_str) == Some(ERROR_SCHEME)
+    }
+
+    /// Reads such a report back; `None` where it does not say whose doing it is.
+    pub fn of_report(report: &Map<String, Value>) -> Option<Self> {
+        let page = report.get("error_page").filter(|_| Self::is_reported(report))?;
+        let text = |key: &str| page.get(key).and_then(Value::as_str);
+        Some(Self { fault: Fault::parse(text("fault")?)?, url: text("url")?.to_owned() })
+    }
 }
 
 impl Evidence {
@@ -47,6 +88,29 @@ impl Evidence {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_page_is_read_back_and_one_of_an_earlier_build_names_no_fault() {
+        let read = |json: &str| {
+            let object: Map<String, Value> = serde_json::from_str(json).unwrap();
+            (ErrorPage::is_reported(&object), ErrorPage::of_report(&object))
+        };
+        for fault in [Fault::Policy, Fault::Farm] {
+            let page = ErrorPage { fault, url: "https://a.test/?q=\"1\"".to_owned() };
+            assert_eq!(read(&page.report()), (true, Some(page)));
+        }
+        for (json, is_reported) in [
+            (r#"{"done":false,"away":"chrome-error:"}"#, true),
+            (r#"{"done":false,"away":"chrome-error:","error_page":{"fault":"neither","url":"x"}}"#, true),
+            (r#"{"done":false,"away":"chrome-error:","error_page":{"fault":"policy"}}"#, true),
+            (r#"{"done":false,"away":"chrome-error:","error_page":true}"#, true),
+            (r#"{"done":false,"away":"http:","error_page":{"fault":"policy","url":"x"}}"#, false),
+            (r#"{"done":false,"away":true}"#, false),
+            ("{}", false),
+        ] {
+            assert_eq!(read(json), (is_reported, None), "{json}");
+        }
+    }
 
     #[test]
     fn absent_and_empty_parts_hash_differently() {

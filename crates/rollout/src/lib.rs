@@ -21,7 +21,7 @@ pub use action::{
     Action, Button, CLICKS_MAX, Direction, EMPTY_PAGE, ModelPoint, PRESSES_MAX, PagePoint, Reply,
     SCROLL_PIXELS_MAX, SEVERAL_MAX, WAIT_SECONDS_MAX, page_from_model,
 };
-pub use evidence::Evidence;
+pub use evidence::{ErrorPage, Evidence};
 pub use group::{GroupRecord, GroupStatistics};
 pub use id::{BadId, EnvWorker, Group, Id, Kind, PolicyWorker, Run, Shard, Trajectory};
 pub use observation::{

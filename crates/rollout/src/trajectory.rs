@@ -261,6 +261,21 @@ impl End {
     }
 }
 
+impl Fault {
+    /// The word in reports.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Fault::Policy => "policy",
+            Fault::Farm => "farm",
+        }
+    }
+
+    /// Reads the word back.
+    pub fn parse(word: &str) -> Option<Self> {
+        [Self::Policy, Self::Farm].into_iter().find(|fault| fault.as_str() == word)
+    }
+}
+
 impl Status {
     /// The word in columns.
     pub fn as_str(self) -> &'static str {

@@ -4,8 +4,9 @@
 //! `furrow.start(seed)` sets the task up and returns its goal, `furrow.probe()` says what has happened. The folder is
 //! served as `http://<suite>.test/`.
 //!
-//! Of what the probe returns two keys have a meaning of their own: `done` (true ends the trajectory) and `away`, which our
-//! script reports in its place where a page does not have the library.
+//! Of what the probe returns three keys have a meaning of their own: `done` (true ends the trajectory), `away`, which our
+//! script reports in its place where a page does not have the library, and beside it `error_page`, by which the environment worker says whose
+//! doing the browser's error page is ([`furrow_rollout::ErrorPage`]).
 
 use std::path::{Path, PathBuf};
 

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use chromiumoxide::cdp::browser_protocol::browser::BrowserContextId;
 use chromiumoxide::cdp::browser_protocol::target::TargetId;
 use furrow_rollout::{
-    Action, Ancestry, Button, Clock, EMPTY_PAGE, Evidence, Hint, Observation, Outcome, OutcomeName,
-    PagePoint, Size, Task,
+    Action, Ancestry, Button, Clock, EMPTY_PAGE, ErrorPage, Evidence, Fault, Hint, Observation, Outcome,
+    OutcomeName, PagePoint, Size, Task,
 };
 use furrow_telemetry::{BlockReason, DialogDismissed, DownloadDenied, PopupClosed};
 use serde_json::Value;
@@ -31,6 +31,9 @@ use crate::stage::{Stage, StageError};
 /// Tabs that came or went and are not yet taken notice of; of a page gone mad, that opens and closes more than this in one step, the rest is
 /// not told. Whatever it opens is counted against its tabs all the same.
 pub(super) const CHANGES_MAX: usize = 64;
+
+/// An address that goes into evidence is cut to this.
+const URL_CHARS_MAX: usize = 2048;
 
 /// A start page that takes longer waits for somebody else.
 const TURN: Duration = Duration::from_secs(5);
@@ -69,6 +72,8 @@ pub(super) struct Context {
     /// Oldest first.
     tabs: Vec<Tab>,
     active: usize,
+    /// The policy has acted: where its page leads from now on is its own doing.
+    acted: bool,
     /// Where the mouse is, for actions that do not say where.
     mouse: PagePoint,
     changes: mpsc::Receiver<Change>,
@@ -106,6 +111,7 @@ impl Context {
             reach,
             tabs: vec![tab],
             active: 0,
+            acted: false,
             mouse: PagePoint { x: 0.0, y: 0.0 },
             changes,
             clock_stopped: false,
@@ -467,6 +473,16 @@ impl Context {
         Ok(settled)
     }
 
+    /// The browser's error page, where it is in front, and whose doing that is.
+    async fn error_page(&self) -> Option<ErrorPage> {
+        let url = navigate::unreached(self.tab().ok()?).await.ok().flatten()?;
+        let fault = match self.acted && self.reach.egress.answers(&url).await {
+            true => Fault::Policy,
+            false => Fault::Farm,
+        };
+        Some(ErrorPage { fault, url: url.chars().take(URL_CHARS_MAX).collect() })
+    }
+
     async fn settle_page(&mut self) -> Result<bool, StageError> {
         let Clock::Virtual { step_millis } = self.task.clock else {
             let settled = self.quiet().await?;
@@ -548,6 +564,7 @@ impl Stage for Context {
         if self.is_outside(action) {
             return Ok(Outcome::told(OutcomeName::OutsidePage, "the point lies outside the page"));
         }
+        self.acted = true;
         self.do_it(action).await
     }
 
@@ -580,7 +597,12 @@ impl Stage for Context {
         }
         let entry = current_entry(tab).await.ok()?;
         let screenshot = seen.ok()?.bytes;
-        let probe_json = self.probe().await.ok().flatten();
+        let mut probe_json = self.probe().await.ok().flatten();
+        if probe_json.as_deref().is_none_or(reports_error_page)
+            && let Some(page) = self.error_page().await
+        {
+            probe_json = Some(page.report());
+        }
         Some(Evidence {
             screenshot: Some(screenshot),
             url: Some(entry.url),
@@ -607,6 +629,11 @@ impl Stage for Context {
         }
         egress.close().await;
     }
+}
+
+/// Whether a probe says that it ran in an error page. Only the browser knows whether that is true.
+fn reports_error_page(json: &str) -> bool {
+    serde_json::from_str(json).is_ok_and(|report| ErrorPage::is_reported(&report))
 }
 
 fn off_list(reason: BlockReason, host: &str) -> String {

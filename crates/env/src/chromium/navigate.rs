@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use chromiumoxide::cdp::browser_protocol::page::{
-    EventFrameNavigated, GetNavigationHistoryParams, NavigateParams, NavigateToHistoryEntryParams,
-    ReloadParams, StopLoadingParams,
+    EventFrameNavigated, GetFrameTreeParams, GetNavigationHistoryParams, NavigateParams,
+    NavigateToHistoryEntryParams, ReloadParams, StopLoadingParams,
 };
 use chromiumoxide::listeners::EventStream;
 use furrow_rollout::{EMPTY_PAGE, Outcome, OutcomeName};
@@ -111,6 +111,12 @@ pub(super) async fn until_it_shows(tab: &Tab) -> Result<(), StageError> {
         sleep(LOADING_LOOK).await;
     }
     Ok(())
+}
+
+/// The address that could not be loaded, where the browser shows its error page in its place.
+pub(super) async fn unreached(tab: &Tab) -> Result<Option<String>, StageError> {
+    let tree = tab.call(GetFrameTreeParams {}, tab.deadlines.input, "the page's frames").await?;
+    Ok(tree.frame_tree.frame.unreachable_url)
 }
 
 /// Whether there is anything to show.

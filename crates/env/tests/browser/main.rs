@@ -8,6 +8,7 @@ mod archive;
 mod attacks;
 mod blocked;
 mod egress;
+mod error_pages;
 mod ground;
 mod hostile;
 mod kit;

@@ -49,8 +49,9 @@ impl AnswerRule {
         if answer.len() > ANSWER_BYTES_MAX {
             return Ok(Verdict::binary(false, format!("the answer is too long: {} bytes", answer.len())));
         }
-        let Some(expected) = self.expected.of(case)? else {
-            return Ok(Verdict::binary(false, "the final page is none of the task's".to_owned()));
+        let expected = match self.expected.of(case)? {
+            Ok(expected) => expected,
+            Err(why) => return Ok(Verdict::binary(false, why)),
         };
         let (right, why) = self.comparison.compare(answer, &expected).map_err(unusable)?;
         Ok(Verdict::binary(right, format!("{why}: {}", short(answer))))
@@ -84,19 +85,19 @@ impl Expected {
         }
     }
 
-    /// The values to compare with; `None` when the page that knows them is no longer there.
-    fn of(&self, case: &Case) -> Result<Option<Vec<Value>>, ScoreError> {
+    /// The values to compare with, or why the page that knows them is no longer there.
+    fn of(&self, case: &Case) -> Result<Result<Vec<Value>, String>, ScoreError> {
         let pointer = match self {
-            Self::Here(values) => return Ok(Some(values.clone())),
+            Self::Here(values) => return Ok(Ok(values.clone())),
             Self::Probe(pointer) => pointer,
         };
         let report = case.probe(NAME)?;
-        if report.is_away() {
-            return Ok(None);
+        if let Some(why) = report.away("the final page is none of the task's") {
+            return Ok(Err(why));
         }
         match report.at(pointer) {
-            Some(Value::Array(values)) => Ok(Some(values.clone())),
-            Some(value) => Ok(Some(vec![value.clone()])),
+            Some(Value::Array(values)) => Ok(Ok(values.clone())),
+            Some(value) => Ok(Ok(vec![value.clone()])),
             None => Err(unusable(format!("it has nothing at {pointer}"))),
         }
     }

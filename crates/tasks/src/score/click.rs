@@ -38,8 +38,8 @@ impl ClickRule {
 
     pub(super) fn judge(&self, case: &Case) -> Result<Verdict, ScoreError> {
         let report = case.probe(NAME)?;
-        if report.is_away() {
-            return Ok(Verdict::binary(false, "the final page no longer shows the picture".to_owned()));
+        if let Some(why) = report.away("the final page no longer shows the picture") {
+            return Ok(Verdict::binary(false, why));
         }
         if !report.done() {
             return Ok(Verdict::binary(false, "the picture was not clicked".to_owned()));

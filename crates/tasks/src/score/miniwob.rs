@@ -31,9 +31,8 @@ pub(super) fn judge(reward: MiniwobReward, case: &Case) -> Result<Verdict, Score
 
 fn judge_raw(case: &Case) -> Result<Verdict, ScoreError> {
     let report = case.probe(NAME)?;
-    if report.is_away() {
-        let rationale = "the final page no longer holds the task: it was loaded again or left".to_owned();
-        return Ok(verdict(0.0, 0.0, false, rationale));
+    if let Some(why) = report.away("the final page no longer holds the task: it was loaded again or left") {
+        return Ok(verdict(0.0, 0.0, false, why));
     }
     if flag(&report, "changed")? {
         return Err(unusable("the page began another task than the one that was started".to_owned()));

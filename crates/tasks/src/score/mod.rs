@@ -37,7 +37,7 @@ mod text;
 mod url;
 
 use bytes::Bytes;
-use furrow_rollout::{Component, End, Evidence, Fault, Score};
+use furrow_rollout::{Component, End, ErrorPage, Evidence, Fault, Score};
 use serde_json::{Map, Value};
 
 use crate::MiniwobReward;
@@ -334,7 +334,16 @@ impl Rule {
             Rule::Miniwob(reward) => miniwob::judge(*reward, case),
             Rule::Click(rule) => rule.judge(case),
             Rule::Combined(combination) => combination.judge(case),
-            Rule::Not(rule) => rule.judge(case).map(Verdict::turned_round),
+            Rule::Not(rule) => {
+                let verdict = rule.judge(case)?;
+                // What is not to be seen on a page is not proved by showing none.
+                let nothing_shown = case.left_for_error_page() && rule.any(&Rule::looks_at_page);
+                Ok(if nothing_shown {
+                    Verdict::binary(false, verdict.rationale)
+                } else {
+                    verdict.turned_round()
+                })
+            }
             Rule::StepPenalty(rule) => rule.judge(case),
             Rule::Judge(rule) => rule.judge(case),
         }
@@ -351,6 +360,15 @@ impl Rule {
             Rule::Not(_) => "not",
             Rule::StepPenalty(_) => "step_penalty",
             Rule::Judge(_) => "judge",
+        }
+    }
+
+    /// Whether it reads the final page itself, beside what was answered.
+    fn looks_at_page(&self) -> bool {
+        match self {
+            Rule::Probe(_) | Rule::Url(_) | Rule::Miniwob(_) | Rule::Click(_) => true,
+            Rule::Answer(answer) => answer.needs_probe(),
+            _ => false,
         }
     }
 
@@ -393,6 +411,16 @@ impl Verdict {
 }
 
 impl Case<'_> {
+    /// The browser's error page, where one is in front and it is known whose doing that is.
+    fn error_page(&self) -> Option<ErrorPage> {
+        let report: Map<String, Value> = serde_json::from_str(self.evidence.probe_json.as_deref()?).ok()?;
+        ErrorPage::of_report(&report)
+    }
+
+    fn left_for_error_page(&self) -> bool {
+        self.error_page().is_some_and(|page| page.fault == Fault::Policy)
+    }
+
     /// The page's report, parsed and compared with how the trajectory ended.
     fn probe(&self, scorer: &'static str) -> Result<ProbeReport, ScoreError> {
         let json = self.evidence.probe_json.as_deref();

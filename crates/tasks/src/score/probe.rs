@@ -1,11 +1,11 @@
 //! What the page itself reports: the suite's probe, read at the end.
 
-use furrow_rollout::{Component, End};
+use furrow_rollout::{Component, End, ErrorPage, Fault};
 use serde_json::{Map, Value};
 
 use super::compare::Comparison;
 use super::{Case, ScoreError, Verdict};
-use crate::fields::{Fields, shown};
+use crate::fields::{Fields, short, shown};
 
 /// A probe is a handful of facts. Parsed, a list `[0,0,…]` takes 32 bytes for each 2 of its text: 1 MiB at most, and as
 /// much again while it grows.
@@ -62,8 +62,8 @@ impl ProbeRule {
 
     pub(super) fn judge(&self, case: &Case) -> Result<Verdict, ScoreError> {
         let report = case.probe(NAME)?;
-        if report.is_away() {
-            return Ok(Verdict::binary(false, "the final page is none of the task's".to_owned()));
+        if let Some(why) = report.away("the final page is none of the task's") {
+            return Ok(Verdict::binary(false, why));
         }
         let pointer = &self.pointer;
         let found = report.at(pointer);
@@ -124,7 +124,7 @@ impl ProbeReport {
             return Err(format!("it is no JSON object: {}", shown(&object)));
         }
         let report = Self { object };
-        report.refuse_browser_error()?;
+        report.refuse_error_of_the_farm()?;
         report.refuse_contradiction(end)?;
         Ok(report)
     }
@@ -134,9 +134,17 @@ impl ProbeReport {
         self.object.get("done") == Some(&Value::Bool(true))
     }
 
-    /// Whether the page is none of the suite's: it said nothing, our script only saw where it is.
-    pub(super) fn is_away(&self) -> bool {
-        self.object.get("away").is_some_and(|away| !matches!(away, Value::Null | Value::Bool(false)))
+    /// Whether the page is none of the suite's, in these words: it said nothing, our script only saw where it is. Where the policy was led to the
+    /// browser's error page, that is said too.
+    pub(super) fn away(&self, words: &str) -> Option<String> {
+        let away = self.object.get("away")?;
+        if matches!(away, Value::Null | Value::Bool(false)) {
+            return None;
+        }
+        Some(match self.fields().and_then(ErrorPage::of_report) {
+            Some(page) => format!("{words}; the policy's own navigation failed: {}", short(&page.url)),
+            None => words.to_owned(),
+        })
     }
 
     /// What stands at a JSON pointer.
@@ -148,11 +156,19 @@ impl ProbeReport {
         self.object.as_object()
     }
 
-    /// The browser's own error page shows that loading failed, not what the policy did.
-    fn refuse_browser_error(&self) -> Result<(), String> {
-        match self.object.get("away").and_then(Value::as_str) {
-            Some("chrome-error:") => Err("the browser shows an error page instead of a page".to_owned()),
-            _ => Ok(()),
+    /// An error page that the policy's own navigation led to is a page left behind. Any other shows that loading failed, not what the policy did;
+    /// so does one whose report, an earlier build's, does not say whose doing it is.
+    fn refuse_error_of_the_farm(&self) -> Result<(), String> {
+        let Some(report) = self.fields().filter(|report| ErrorPage::is_reported(report)) else {
+            return Ok(());
+        };
+        match ErrorPage::of_report(report) {
+            Some(ErrorPage { fault: Fault::Policy, .. }) => Ok(()),
+            Some(ErrorPage { fault: Fault::Farm, url }) => Err(format!(
+                "the browser shows an error page, by the farm's doing, instead of {}",
+                short(&url)
+            )),
+            None => Err("the browser shows an error page instead of a page".to_owned()),
         }
     }
 

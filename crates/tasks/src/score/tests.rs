@@ -2,6 +2,7 @@
 
 use super::*;
 use bytes::Bytes;
+use furrow_rollout::ErrorPage;
 use serde_json::json;
 
 const FACTS: Facts = Facts { end: End::Done, steps: 3, max_steps: 10 };
@@ -129,6 +130,93 @@ fn a_missing_probe_is_no_zero_and_a_page_left_behind_is() {
     no_verdict(probe(), &probed(&huge), End::MaxSteps, "more than 65536");
     let deep = format!("{{\"correct\":true,\"x\":{}{}}}", "[".repeat(9000), "]".repeat(9000));
     no_verdict(probe(), &probed(&deep), End::MaxSteps, "recursion limit");
+}
+
+/// The report of an error page.
+fn error_page(fault: Fault) -> Evidence {
+    let url = "https://a.test/x".to_owned();
+    Evidence { url: Some(url.clone()), ..probed(&ErrorPage { fault, url }.report()) }
+}
+
+#[test]
+fn a_policy_cannot_choose_to_be_unscored_by_an_error_page() {
+    let probe = || json!({"kind": "probe"});
+    let expected = || json!({"kind": "answer", "match": "exact", "expected_pointer": "/expected"});
+    let at_home = || json!({"kind": "url", "host": "a.test"});
+    let not = |of: Value| json!({"kind": "not", "of": of});
+    // What leaving the page is worth by any other way, such as a page that is not there.
+    let zero = [
+        probe(),
+        json!({"kind": "probe", "pointer": "/n", "equals": null}),
+        expected(),
+        at_home(),
+        json!({"kind": "miniwob"}),
+        json!({"kind": "miniwob", "reward": "sparse"}),
+        json!({"kind": "click", "box": [0, 0, 9, 9]}),
+        not(probe()),
+        not(at_home()),
+        not(not(probe())),
+        not(json!({"kind": "all", "of": [not(expected()), at_home()]})),
+        json!({"kind": "all", "of": [probe(), expected()]}),
+        json!({"kind": "any", "of": [probe(), not(probe())]}),
+        json!({"kind": "weighted", "of": [{"weight": 1, "kind": "probe"}, {"weight": 3, "kind": "url", "host": "a.test"}]}),
+        json!({"kind": "step_penalty", "of": probe(), "per_step": 0.1}),
+    ];
+    for end in [
+        End::Answered,
+        End::MaxSteps,
+        End::ContextFull,
+        End::Unparsable,
+        End::OffListNavigation,
+        End::PageHang,
+    ] {
+        let answer = (end == End::Answered).then(|| "x".to_owned());
+        let left = Evidence { answer: answer.clone(), ..error_page(Fault::Policy) };
+        let broken = Evidence { answer, ..error_page(Fault::Farm) };
+        for score in &zero {
+            assert_eq!(verdict(score.clone(), &left, end), Ok((0.0, false)), "{score} {end:?}");
+            // Without an answer a rule on answers has its verdict before it looks at the page.
+            if end == End::Answered || !score.to_string().contains("expected_pointer") {
+                no_verdict(score.clone(), &broken, end, "by the farm's doing, instead of https://a.test/x");
+            }
+        }
+    }
+    let why = |score: Value| {
+        scorer(score).score(&error_page(Fault::Policy), &Facts { end: End::MaxSteps, ..FACTS })
+    };
+    let told = why(json!({"kind": "miniwob"})).unwrap();
+    assert!(
+        told.rationale.ends_with("the policy's own navigation failed: https://a.test/x"),
+        "{}",
+        told.rationale
+    );
+    assert_eq!(told.components.len(), 2, "both of its rewards are 0");
+    // What was answered is compared with the task's own line, wherever the policy is.
+    let seven = json!({"kind": "answer", "match": "exact", "value": "7"});
+    for fault in [Fault::Policy, Fault::Farm] {
+        let seen = Evidence { answer: Some("7".to_owned()), ..error_page(fault) };
+        assert_eq!(verdict(seven.clone(), &seen, End::Answered), Ok((1.0, true)));
+        assert_eq!(verdict(not(seven.clone()), &seen, End::Answered), Ok((0.0, false)));
+    }
+}
+
+#[test]
+fn a_report_of_an_earlier_build_is_read_as_before() {
+    let seen = Evidence {
+        url: Some("https://a.test/x".into()),
+        ..probed(r#"{"done":false,"away":"chrome-error:"}"#)
+    };
+    for score in [
+        json!({"kind": "probe"}),
+        json!({"kind": "miniwob"}),
+        json!({"kind": "not", "of": {"kind": "probe"}}),
+    ] {
+        no_verdict(score, &seen, End::MaxSteps, "the browser shows an error page instead of a page");
+    }
+    assert_eq!(verdict(json!({"kind": "url", "host": "a.test"}), &seen, End::MaxSteps), Ok((1.0, true)));
+    // Its hash does not depend on what is known now.
+    let hash: String = seen.sha256().iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hash, "025b0c360f12f9db186b5a9e59fb778eeeac95a2b22cf25b75c4f85e7ec92ddc");
 }
 
 #[test]

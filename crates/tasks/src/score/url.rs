@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use furrow_rollout::{ErrorPage, Fault};
 use serde_json::Value;
 use url::Url;
 
@@ -44,6 +45,18 @@ impl UrlRule {
     }
 
     pub(super) fn judge(&self, case: &Case) -> Result<Verdict, ScoreError> {
+        // The address of an error page is the one that could not be loaded: nothing was reached by it.
+        match case.error_page() {
+            Some(ErrorPage { fault: Fault::Policy, url }) => {
+                let why = format!("the policy's own navigation failed: {}", short(&url));
+                return Ok(Verdict::binary(false, why));
+            }
+            Some(ErrorPage { fault: Fault::Farm, url }) => {
+                let why = "the browser shows an error page, by the farm's doing, instead of";
+                return Err(unusable(format!("{why} {}", short(&url))));
+            }
+            None => {}
+        }
         let text = case.evidence.url.as_deref();
         let text = text.ok_or(ScoreError::Missing { scorer: NAME, part: "the final address" })?;
         let url = Url::parse(text).map_err(|e| unusable(format!("{e}: {}", short(text))))?;
