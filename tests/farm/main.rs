@@ -7,6 +7,7 @@ mod crash_points;
 mod dashboard;
 mod evaluations;
 mod farm;
+mod hacks;
 mod kills;
 #[cfg(feature = "otel")]
 mod otlp;

@@ -1,0 +1,163 @@
+//! What a policy might try for a reward that it has not earned, or for none where it has earned 0: lists of actions, in real Chromium, against
+//! unchanged pages. A demonstration's file stands in for the policy; it does nothing that a policy could not.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use furrow_records::DataSet;
+use serde_json::{Value, json};
+
+use crate::farm::{browser_setting, furrow};
+
+/// Where the pages are.
+fn envs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("envs")
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let (path, to) = entry.map(|entry| (entry.path(), to.join(entry.file_name()))).unwrap();
+        if path.is_dir() {
+            copy(&path, &to);
+        } else {
+            fs::copy(&path, to).unwrap();
+        }
+    }
+}
+
+/// Runs the command in a folder; its exit status and what it printed last as JSON.
+#[track_caller]
+fn said(folder: &Path, command: &[&str]) -> (Option<i32>, Value) {
+    let settings = browser_setting();
+    let takes_settings = command[0] == "run";
+    let set = settings.iter().filter(|_| takes_settings).flat_map(|setting| ["--set", setting]);
+    let arguments: Vec<&str> = command.iter().copied().chain(set).collect();
+    let output = furrow(&arguments, folder);
+    let last = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>().last();
+    let told = last.unwrap_or_else(|| panic!("{command:?}: {}", String::from_utf8_lossy(&output.stderr)));
+    (output.status.code(), told.unwrap())
+}
+
+/// Runs a job of these sources once a task, each attempt final; the reward of each task, null where it was not scored, and the ends.
+fn run(folder: &Path, sources: &str) -> (Value, Value) {
+    let job = format!(
+        "[run]\nname = \"run\"\noutput_dir = \".\"\n[tasks]\ngroup_size = 1\nsampler = \"sequential\"\nseed = 3\n{sources}\
+         [policy]\nkind = \"scripted\"\n[policy.grammar]\nextra = [\"press_key\"]\n[env]\nsessions_max = 2\n[limits]\nattempts_max = 1\n"
+    );
+    fs::write(folder.join("job.toml"), job).unwrap();
+    let (_, result) = said(folder, &["run", "job.toml", "--json"]);
+    println!("{result}");
+    let (_, summary) = said(folder, &["records", "inspect", "run", "--json"]);
+    let line = |line: &Value| Some((line["task_id"].as_str()?.to_owned(), line["reward_mean"].clone()));
+    let rewards: serde_json::Map<_, _> =
+        summary["tasks"].as_array().unwrap().iter().filter_map(line).collect();
+    (rewards.into(), summary["ends"].clone())
+}
+
+/// Signs in where the address says what the sign-in page goes to: a script that replaces the page's own report.
+const SCRIPT_IN_NEXT: &str = r#"
+const page = "/login/?next=javascript:void(window.furrow={probe:()=>({done:false,correct:true,expected:'1'})})";
+const [, name, password] = goal.match(/(?:Sign in as|with the email) (\S+) (?:with|and) the password (\S+?)\.? /);
+if (!memory.gone) {
+  keep({ gone: true });
+  return { action: "goto", url: `http://${location.hostname}${page}` };
+}
+if (!at("/login/")) return answer("1");
+return fillIn(location.hostname.startsWith("code.") ? { user: name, password } : { email: name, password }) ?? answer("1");
+"#;
+
+#[test]
+fn a_script_in_an_address_is_not_run_by_a_site() {
+    let folder = tempfile::tempdir().unwrap();
+    let suite = folder.path().join("web");
+    copy(&envs().join("web/shared"), &suite.join("shared"));
+    fs::copy(envs().join("web/solve.js"), suite.join("solve.js")).unwrap();
+    for site in ["code", "shop"] {
+        copy(&envs().join("web/sites").join(site), &suite.join("sites").join(site));
+        fs::write(suite.join("sites").join(site).join("solve.js"), SCRIPT_IN_NEXT).unwrap();
+    }
+    let tasks = ["code-comment", "code-report", "code-triage", "shop-unsteady"];
+    let sources = format!("[[tasks.source]]\nsuite = \"web\"\npath = \"web\"\ninclude = {tasks:?}\n");
+    let (rewards, ends) = run(folder.path(), &sources);
+    // Signed in, and nothing else done.
+    let want: serde_json::Map<_, _> = tasks.iter().map(|task| ((*task).to_owned(), json!(0.0))).collect();
+    assert_eq!(rewards, Value::from(want), "{ends:#}");
+    assert_eq!((ends.as_array().unwrap().len(), &ends[0]["end"]), (1, &json!("answered")), "{ends:#}");
+    for record in DataSet::open(&folder.path().join("run")).unwrap().trajectories() {
+        let record = record.unwrap();
+        let evidence = record.ending.evidence.unwrap();
+        let seen: Value = serde_json::from_str(&evidence.probe_json.unwrap()).unwrap();
+        assert!(seen["state"]["user"].is_string(), "it did not come to what `next` says: {seen:#}");
+        let home = if record.task.task_id.starts_with("shop") { "/account/" } else { "/" };
+        assert!(evidence.url.as_deref().is_some_and(|url| url.ends_with(home)), "{:?}", evidence.url);
+    }
+}
+
+/// Ways to the browser's error page, one a task of the starter pages: what is done in each step. After the last of them the policy waits, unless
+/// one of them was an answer.
+const LEAVE: [(&str, &str); 7] = [
+    ("click", r#"[go(tls), say("x")]"#),
+    ("type", "[go(tls)]"),
+    ("choose", r#"[go(tls), go(own), { action: "go_back" }, say("x")]"#),
+    ("read-and-answer", r#"[go(`${own}:25/`), say("x")]"#),
+    (
+        "form",
+        r#"[go(tls), { action: "click_element", element: "page", x: 40, y: 40 }, { action: "refresh" }, say("x")]"#,
+    ),
+    // Neither the page of an unknown port nor one that is not there is the browser's.
+    ("scroll", r#"[go(`${own}:443/`), say("x")]"#),
+    ("select", r#"[go(`${own}/nowhere`), say("x")]"#),
+];
+
+#[test]
+fn a_policy_that_leaves_for_an_error_page_is_scored() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let script = |host: &str, steps: &str| {
+        format!(
+            "const own = 'http://{host}', tls = 'https://{host}/', go = (url) => ({{ action: 'goto', url }}), \
+             say = (content) => ({{ action: 'answer', content }});\nreturn {steps}[step] ?? null;"
+        )
+    };
+    let starter = folder.join("starter");
+    copy(&envs().join("starter"), &starter);
+    for (task, steps) in LEAVE {
+        fs::write(starter.join(format!("{task}.solve.js")), script("starter.test", steps)).unwrap();
+    }
+    let leave = r#"[go(tls), say("x")]"#;
+    let miniwob = folder.join("miniwob");
+    copy(&envs().join("miniwob"), &miniwob);
+    fs::write(miniwob.join("solve/click-button.js"), script("miniwob.test", leave)).unwrap();
+    fs::write(
+        miniwob.join("solve/click-dialog.js"),
+        script("miniwob.test", r#"[go(own + "/nowhere"), say("x")]"#),
+    )
+    .unwrap();
+    let web = folder.join("web");
+    copy(&envs().join("web/shared"), &web.join("shared"));
+    copy(&envs().join("web/sites/answers"), &web.join("sites/answers"));
+    fs::write(web.join("sites/answers/solve.js"), script("answers.web.test", leave)).unwrap();
+    let left = LEAVE.map(|(task, _)| task);
+    let wheel = Path::new(env!("CARGO_MANIFEST_DIR")).join(".cache/miniwob-1.1.0-py3-none-any.whl");
+    let sources = format!(
+        "[[tasks.source]]\nsuite = \"starter\"\npath = \"starter\"\ninclude = {left:?}\n\
+         [[tasks.source]]\nsuite = \"miniwob\"\npath = \"miniwob\"\npages = {wheel:?}\ninclude = [\"click-button\", \"click-dialog\"]\n\
+         [[tasks.source]]\nsuite = \"web\"\npath = \"web\"\ninclude = [\"answers-arithmetic\", \"answers-settings\"]\n"
+    );
+    let (rewards, ends) = run(folder, &sources);
+    let tasks =
+        left.into_iter().chain(["click-button", "click-dialog", "answers-arithmetic", "answers-settings"]);
+    let want: serde_json::Map<_, _> = tasks.map(|task| (task.to_owned(), json!(0.0))).collect();
+    assert_eq!(rewards, Value::from(want), "{ends:#}");
+    assert!(ends.as_array().unwrap().iter().all(|end| end["status"] == "scored"), "{ends:#}");
+
+    // Shown to their scorers again, they earn the same.
+    let (_, again) = said(folder, &["score", "run", "--json"]);
+    assert_eq!(
+        (&again["scored"], &again["changed"], &again["unscored"]),
+        (&json!(11), &json!(0), &json!(0)),
+        "{again:#}"
+    );
+    assert_eq!(said(folder, &["records", "verify", "run", "--json"]).0, Some(0));
+}
