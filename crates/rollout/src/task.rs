@@ -76,9 +76,10 @@ pub struct PageHooks {
 pub enum Clock {
     /// The wall clock.
     Real,
-    /// Page time stands still while the policy thinks and advances by this much after each action.
+    /// Page time stands still while the policy thinks and advances by this much in each step, whether or not its action had an effect; by the
+    /// seconds of a `wait` in its place.
     Virtual {
-        /// Milliseconds of page time granted to each action.
+        /// Milliseconds of page time granted to each step.
         step_millis: u32,
     },
 }

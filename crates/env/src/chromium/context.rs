@@ -12,11 +12,13 @@ use furrow_rollout::{
     OutcomeName, PagePoint, Size, Task,
 };
 use furrow_telemetry::{BlockReason, DialogDismissed, DownloadDenied, PopupClosed};
+use futures::FutureExt;
 use serde_json::Value;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::blank::{Blank, empty_tab, throw_away};
+use super::clock::StepTime;
 use super::network::Network;
 use super::observe::{self, Look, current_entry};
 use super::pool::Seat;
@@ -79,8 +81,8 @@ pub(super) struct Context {
     changes: mpsc::Receiver<Change>,
     /// The page's clock is in our hand.
     clock_stopped: bool,
-    /// Page time that the action itself has used already.
-    time_granted: bool,
+    /// Page time of the step under way.
+    step_time: StepTime,
     /// Dialogs that were told of.
     dialogs_told: u32,
     /// Downloads that were told of.
@@ -115,7 +117,7 @@ impl Context {
             mouse: PagePoint { x: 0.0, y: 0.0 },
             changes,
             clock_stopped: false,
-            time_granted: false,
+            step_time: StepTime::new(0, 1),
             dialogs_told: 0,
             downloads_told: 0,
             popups_closed: 0,
@@ -221,10 +223,19 @@ impl Context {
     }
 
     /// The policy may only ask for what the task allows; what it asks for else is not done.
-    async fn goto(&self, url: &str) -> Result<Outcome, StageError> {
+    async fn goto(&mut self, url: &str) -> Result<Outcome, StageError> {
         match self.reach.allow.judge(url) {
-            Ok(Place { .. }) => self.navigate(url).await,
+            Ok(Place { .. }) => self.while_it_loads(async |context| context.navigate(url).await).await,
             Err(off) => Ok(Outcome::told(OutcomeName::OffList, off_list(off.reason, &off.host))),
+        }
+    }
+
+    async fn go_in_history(&mut self, places: i64) -> Result<Outcome, StageError> {
+        match navigate::history_entry(self.tab()?, places).await? {
+            Ok(entry) => {
+                self.while_it_loads(async |context| navigate::to_entry(context.tab()?, entry).await).await
+            }
+            Err(no_history) => Ok(no_history),
         }
     }
 
@@ -295,7 +306,9 @@ impl Context {
         }
     }
 
-    /// A page that loads needs its clock: while it stands, no frame of the new document is ever drawn.
+    /// Loads a page. One that loads needs its clock: while it stands, no frame of the new document is ever drawn. So a document that comes gets the
+    /// action's share of page time; the one that is left gets none of it, because it stays if no other comes: with an address within it, a
+    /// download, a server that does not answer.
     async fn while_it_loads(
         &mut self,
         load: impl AsyncFnOnce(&Self) -> Result<Outcome, StageError>,
@@ -303,12 +316,38 @@ impl Context {
         if !self.clock_stopped {
             return load(self).await;
         }
-        clock::release(self.tab()?).await?;
-        let outcome = load(self).await?;
-        self.quiet().await?;
-        clock::stop(self.tab()?).await?;
-        self.time_granted = true;
-        Ok(outcome)
+        let mut time = self.step_time;
+        let patience = self.config.settle.cap;
+        let mut arrival = navigate::Arrival::listen(self.tab()?).await?;
+        let (over, asked) = oneshot::channel();
+        let loading = async {
+            let outcome = load(self).await;
+            // Whoever listened no longer has to.
+            over.send(()).ok();
+            outcome
+        };
+        let living = async {
+            if !arrival.is_another_document(asked.map(drop), patience).await {
+                return Ok(true);
+            }
+            let lived = clock::advance_loading(self.tab()?, time.take_share(), patience).await?;
+            if !lived {
+                navigate::until_it_shows(self.tab()?).await?;
+            }
+            Ok::<_, StageError>(lived)
+        };
+        let (outcome, lived) = tokio::join!(loading, living);
+        self.step_time = time;
+        // Also what failed leaves a clock that stands, unless the page cannot be asked any more.
+        if !self.tab()?.has_hung() {
+            clock::stop(self.tab()?).await?;
+        }
+        match (outcome?, lived?) {
+            (outcome, false) if outcome.name == OutcomeName::Ok => {
+                Ok(Outcome::told(OutcomeName::NotSettled, "the page was still loading"))
+            }
+            (outcome, _) => Ok(outcome),
+        }
     }
 
     /// Does one action and remembers where it left the mouse.
@@ -336,16 +375,8 @@ impl Context {
                 self.in_page_time(async |tab| act::scroll(tab, *at, *direction, *pixels, shown).await)
                     .await?;
             }
-            Action::GoBack => {
-                return self
-                    .while_it_loads(async |context| navigate::in_history(context.tab()?, -1).await)
-                    .await;
-            }
-            Action::GoForward => {
-                return self
-                    .while_it_loads(async |context| navigate::in_history(context.tab()?, 1).await)
-                    .await;
-            }
+            Action::GoBack => return self.go_in_history(-1).await,
+            Action::GoForward => return self.go_in_history(1).await,
             Action::Refresh => {
                 return self.while_it_loads(async |context| navigate::again(context.tab()?).await).await;
             }
@@ -353,9 +384,7 @@ impl Context {
                 let start = self.task.start_url.clone();
                 return self.while_it_loads(async |context| context.navigate(&start).await).await;
             }
-            Action::Goto { url } => {
-                return self.while_it_loads(async |context| context.goto(url).await).await;
-            }
+            Action::Goto { url } => return self.goto(url).await,
             Action::Wait { seconds } => self.wait(*seconds).await?,
             Action::Drag { from, to } => {
                 let from = from.unwrap_or(self.mouse);
@@ -380,10 +409,12 @@ impl Context {
         Ok(done)
     }
 
+    /// So many seconds instead of the action's share of the step's time. Without any the page is only looked at again, after the time of a step.
     async fn wait(&mut self, seconds: u8) -> Result<(), StageError> {
         match self.clock_stopped {
+            true if seconds == 0 => Ok(()),
             true => {
-                self.time_granted = true;
+                self.step_time.take_share();
                 clock::advance(self.tab()?, u32::from(seconds) * 1000).await
             }
             false => {
@@ -398,10 +429,12 @@ impl Context {
         &mut self,
         input: impl AsyncFnOnce(&Tab) -> Result<(), StageError>,
     ) -> Result<(), StageError> {
-        let Clock::Virtual { step_millis } = self.task.clock else { return input(self.tab()?).await };
-        self.time_granted = true;
+        if !self.clock_stopped {
+            return input(self.tab()?).await;
+        }
+        let share = self.step_time.take_share();
         let tab = self.tab()?;
-        let (passed, done) = tokio::join!(clock::advance(tab, step_millis), input(tab));
+        let (passed, done) = tokio::join!(clock::advance(tab, share), input(tab));
         passed.and(done)
     }
 
@@ -483,15 +516,24 @@ impl Context {
         Some(ErrorPage { fault, url: url.chars().take(URL_CHARS_MAX).collect() })
     }
 
+    /// Page time of a step with so many actions.
+    fn time_of_step(&self, actions: usize) -> StepTime {
+        match self.task.clock {
+            Clock::Virtual { step_millis } => StepTime::new(step_millis, actions),
+            Clock::Real => StepTime::new(0, actions),
+        }
+    }
+
     async fn settle_page(&mut self) -> Result<bool, StageError> {
-        let Clock::Virtual { step_millis } = self.task.clock else {
+        if !self.clock_stopped {
             let settled = self.quiet().await?;
             self.notice().await?;
             return Ok(settled);
-        };
-        if !std::mem::take(&mut self.time_granted) {
-            clock::advance(self.tab()?, step_millis).await?;
         }
+        let rest = self.step_time.take_rest();
+        // The next step's, which may be one without an action.
+        self.step_time = self.time_of_step(1);
+        clock::advance(self.tab()?, rest).await?;
         Ok(true)
     }
 }
@@ -526,6 +568,7 @@ impl Stage for Context {
         if let Clock::Virtual { .. } = self.task.clock {
             clock::stop(self.tab()?).await?;
             self.clock_stopped = true;
+            self.step_time = self.time_of_step(1);
         }
         Ok(goal)
     }
@@ -565,6 +608,7 @@ impl Stage for Context {
             return Ok(Outcome::told(OutcomeName::OutsidePage, "the point lies outside the page"));
         }
         self.acted = true;
+        self.step_time = self.time_of_step(action.parts().len());
         self.do_it(action).await
     }
 
@@ -589,6 +633,11 @@ impl Stage for Context {
         if tab.has_hung() {
             // Whether or not it still hangs: nobody is to wait for another deadline to learn that.
             tab.stop_script().await.ok()?;
+        }
+        // What cut the step off may have left some of its time, which must not pass under the evidence.
+        if self.clock_stopped && clock::stop(tab).await.is_err() {
+            tab.stop_script().await.ok()?;
+            clock::stop(tab).await.ok()?;
         }
         let mut seen = picture::screenshot(tab, &self.task.observation, self.task.viewport).await;
         if matches!(seen, Err(StageError::PageHang { .. })) {

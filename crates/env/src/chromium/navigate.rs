@@ -4,21 +4,23 @@
 //! may load for ever: one picture that never comes is enough. So a page that shows something is given as long as settling gives it, and is then
 //! taken as it is; what the library still waits for is ended when the next address is asked for.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use chromiumoxide::cdp::browser_protocol::page::{
-    EventFrameNavigated, GetFrameTreeParams, GetNavigationHistoryParams, NavigateParams,
-    NavigateToHistoryEntryParams, ReloadParams, StopLoadingParams,
+    EventFrameNavigated, EventFrameStoppedLoading, EventNavigatedWithinDocument, FrameId, GetFrameTreeParams,
+    GetNavigationHistoryParams, NavigateParams, NavigateToHistoryEntryParams, ReloadParams,
+    SetLifecycleEventsEnabledParams, StopLoadingParams,
 };
 use chromiumoxide::listeners::EventStream;
 use furrow_rollout::{EMPTY_PAGE, Outcome, OutcomeName};
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use super::script;
 use super::tab::{Tab, listen};
+use super::{clock, script};
 use crate::stage::StageError;
 
 /// Time between two looks at a page that loads.
@@ -29,14 +31,22 @@ const LOADING_LOOK: Duration = Duration::from_secs(1);
 const SHOWS: &str = "document.contentType !== 'text/html' || document.body !== null";
 
 /// Leaves an empty document that is loaded, and says so to the library, which does not hear that a page was stopped. The navigation within the
-/// document, to where it is, is for where no other document came; it has to be heard first, since with it loading begins anew.
-const EMPTY: &str = "(async () => {
-  history.replaceState(history.state, '');
-  await new Promise((done) => setTimeout(done, 50));
-  document.open();
-  document.write('<body></body>');
-  document.close();
-})()";
+/// document, to where it is, is for where no other document came; it has to be heard first, since with it loading begins anew. What a document
+/// that is read still waits for is given up: it would be waited for before the empty one counts as loaded. One that is being read cannot be opened
+/// once its parser was stopped.
+const EMPTY: [&str; 2] = [
+    "(document.readyState === 'loading' || window.stop(), history.replaceState(history.state, ''))",
+    "(document.open(), document.write('<body></body>'), document.close())",
+];
+
+/// Time in which the first of the two is heard. Not the page's time: that may stand still.
+const EMPTY_HEARD: Duration = Duration::from_millis(50);
+
+/// Page time in which an empty document is loaded; nothing else is left in it.
+const EMPTY_MILLIS: u32 = 1000;
+
+/// Whether the document is loaded, and a navigation within it, to where it is, for the library to hear.
+const STAYS: &str = "document.readyState === 'complete' && (history.replaceState(history.state, ''), true)";
 
 /// To an address. A page that is shown is waited for no longer than `patience`.
 pub(super) async fn to(tab: &Tab, url: &str, patience: Duration) -> Result<Outcome, StageError> {
@@ -46,12 +56,17 @@ pub(super) async fn to(tab: &Tab, url: &str, patience: Duration) -> Result<Outco
     }
     let arrived = AtomicBool::new(false);
     let shown = listen::<EventFrameNavigated>(&tab.page).await?;
+    let within = listen::<EventNavigatedWithinDocument>(&tab.page).await?;
     let asked = tab.call(NavigateParams::new(url), tab.deadlines.navigation, "the page to load");
     let answer = tokio::select! {
         answer = asked => answer,
         loading = loads_on(tab, shown, &arrived, patience) => {
             tab.leave_unfinished();
             return loading.map(|()| Outcome::told(OutcomeName::NotSettled, "the page was still loading"));
+        }
+        () = goes_within(tab, within, url) => {
+            stays(tab).await?;
+            return Ok(Outcome::named(OutcomeName::Ok));
         }
     };
     match answer {
@@ -63,13 +78,16 @@ pub(super) async fn to(tab: &Tab, url: &str, patience: Duration) -> Result<Outco
         // A server that does not answer is the address's doing, not the page's.
         Err(StageError::PageHang { .. }) => {
             tab.excuse();
-            tab.leave_unfinished();
             if !arrived.load(Ordering::Relaxed) {
                 // It would come later, under the feet of whoever acts on the page that is there.
                 let what = "the page to stop loading";
                 tab.call(StopLoadingParams {}, tab.deadlines.input, what).await?;
-            } else if !shows(tab).await? {
-                empty(tab).await?;
+                stays(tab).await?;
+            } else {
+                tab.leave_unfinished();
+                if !shows(tab).await? {
+                    empty(tab).await?;
+                }
             }
             Ok(Outcome::told(OutcomeName::NavigationFailed, "the address did not answer in time"))
         }
@@ -98,6 +116,36 @@ async fn loads_on(
         if shows(tab).await? && Instant::now() >= until {
             return Ok(());
         }
+    }
+}
+
+/// Resolves when an address turned out to be a place in the document that is there.
+async fn goes_within(tab: &Tab, mut within: EventStream<EventNavigatedWithinDocument>, url: &str) {
+    let fragment = |url: &str| url.split_once('#').map(|(_, fragment)| fragment.to_owned());
+    let (main, wanted) = (main_frame(tab), fragment(url));
+    while let Some(event) = within.next().await {
+        // A page may go to places of its own meanwhile.
+        if wanted.is_some() && event.frame_id == main && fragment(&event.url) == wanted {
+            return;
+        }
+    }
+    futures::future::pending::<()>().await;
+}
+
+/// Ends the library's wait for another document where none comes: it hears of a navigation within this one, and once more that it is loaded. One
+/// that is not loaded is left unfinished.
+async fn stays(tab: &Tab) -> Result<(), StageError> {
+    let what = "the page to stay";
+    match script::apart(tab, STAYS, tab.deadlines.input, what).await {
+        Ok(Value::Bool(true)) => {
+            let tell = SetLifecycleEventsEnabledParams::new(true);
+            tab.call(tell, tab.deadlines.input, what).await.map(drop)
+        }
+        Ok(_) | Err(StageError::Failed(_)) => {
+            tab.leave_unfinished();
+            Ok(())
+        }
+        Err(error) => Err(error),
     }
 }
 
@@ -131,34 +179,95 @@ async fn shows(tab: &Tab) -> Result<bool, StageError> {
 
 /// Makes an empty document of the one that is there.
 async fn empty(tab: &Tab) -> Result<(), StageError> {
-    match script::apart(tab, EMPTY, tab.deadlines.input, "the page to stop loading").await {
-        // A document that is no HTML forbids it: the library then ends its wait by its own deadline.
-        Ok(_) | Err(StageError::Failed(_)) => Ok(()),
-        Err(error) => Err(error),
+    for part in EMPTY {
+        match script::apart(tab, part, tab.deadlines.input, "the page to stop loading").await {
+            Ok(_) => sleep(EMPTY_HEARD).await,
+            // A document that is no HTML forbids it: the library then ends its wait by its own deadline.
+            Err(StageError::Failed(_)) => return Ok(()),
+            Err(error) => return Err(error),
+        }
     }
+    if tab.has_stopped_clock() { clock::advance(tab, EMPTY_MILLIS).await } else { Ok(()) }
 }
 
-/// To the page so many places on in the tab's history, -1 for the one before.
-pub(super) async fn in_history(tab: &Tab, places: i64) -> Result<Outcome, StageError> {
+/// The main frame of a page bears the id of its target.
+fn main_frame(tab: &Tab) -> FrameId {
+    FrameId::new(tab.target().inner().clone())
+}
+
+/// A page of the tab's history.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HistoryEntry(i64);
+
+/// The page so many places on in the tab's history, -1 for the one before; where there is none, the outcome that says so.
+pub(super) async fn history_entry(
+    tab: &Tab,
+    places: i64,
+) -> Result<Result<HistoryEntry, Outcome>, StageError> {
     let history = tab.call(GetNavigationHistoryParams {}, tab.deadlines.input, "the history").await?;
     let there =
         usize::try_from(history.current_index + places).ok().and_then(|index| history.entries.get(index));
-    match there {
+    Ok(match there {
         // The empty page every tab begins with is no page to go back to.
-        Some(entry) if entry.url != EMPTY_PAGE => {
-            let go = NavigateToHistoryEntryParams::new(entry.id);
-            tab.call(go, tab.deadlines.navigation, "going through the history").await?;
-            Ok(Outcome::named(OutcomeName::Ok))
-        }
+        Some(entry) if entry.url != EMPTY_PAGE => Ok(HistoryEntry(entry.id)),
         _ => {
             let way = if places < 0 { "back" } else { "forward" };
-            Ok(Outcome::told(OutcomeName::NoHistory, format!("there is no page to go {way} to")))
+            Err(Outcome::told(OutcomeName::NoHistory, format!("there is no page to go {way} to")))
         }
-    }
+    })
+}
+
+/// To a page of the tab's history.
+pub(super) async fn to_entry(tab: &Tab, entry: HistoryEntry) -> Result<Outcome, StageError> {
+    let go = NavigateToHistoryEntryParams::new(entry.0);
+    tab.call(go, tab.deadlines.navigation, "going through the history").await?;
+    Ok(Outcome::named(OutcomeName::Ok))
 }
 
 /// Loads the page again.
 pub(super) async fn again(tab: &Tab) -> Result<Outcome, StageError> {
     tab.call(ReloadParams::default(), tab.deadlines.navigation, "reloading").await?;
     Ok(Outcome::named(OutcomeName::Ok))
+}
+
+/// What a tab tells of a navigation: whether another document comes of it. Made before the navigation is asked for.
+pub(super) struct Arrival {
+    documents: EventStream<EventFrameNavigated>,
+    within: EventStream<EventNavigatedWithinDocument>,
+    ends: EventStream<EventFrameStoppedLoading>,
+    main: FrameId,
+}
+
+impl Arrival {
+    pub async fn listen(tab: &Tab) -> Result<Self, StageError> {
+        Ok(Self {
+            documents: listen(&tab.page).await?,
+            within: listen(&tab.page).await?,
+            ends: listen(&tab.page).await?,
+            main: main_frame(tab),
+        })
+    }
+
+    /// Whether another document has come in the place of the one that was there: false once the navigation ended without. The browser may take a
+    /// navigation as asked for before it begins, so one that was `asked` for and is not heard of has so much patience left.
+    pub async fn is_another_document(&mut self, asked: impl Future<Output = ()>, patience: Duration) -> bool {
+        let mut asked = pin!(asked.fuse());
+        let mut given_up = pin!(futures::future::pending::<()>().left_future());
+        let (mut is_asked, mut has_ended) = (false, false);
+        while !(is_asked && has_ended) {
+            tokio::select! {
+                biased;
+                Some(event) = self.documents.next() => if event.frame.parent_id.is_none() { return true },
+                Some(event) = self.within.next() => has_ended |= event.frame_id == self.main,
+                Some(event) = self.ends.next() => has_ended |= event.frame_id == self.main,
+                () = &mut asked => {
+                    is_asked = true;
+                    given_up.set(sleep(patience).right_future());
+                }
+                () = &mut given_up => return false,
+                else => return false,
+            }
+        }
+        false
+    }
 }

@@ -53,6 +53,8 @@ struct Seen {
     hung: AtomicBool,
     /// It was taken as it is, while it loads.
     unfinished: AtomicBool,
+    /// Its time stands still but for grants.
+    clock_stopped: AtomicBool,
     dialogs: Happened,
     downloads: Happened,
 }
@@ -127,6 +129,7 @@ impl Tab {
             crashed: CancellationToken::new(),
             hung: AtomicBool::new(false),
             unfinished: AtomicBool::new(false),
+            clock_stopped: AtomicBool::new(false),
             dialogs: Happened::default(),
             downloads: Happened::default(),
         });
@@ -220,6 +223,16 @@ impl Tab {
     /// Whether a page was left unfinished since this was asked last.
     pub fn take_unfinished(&self) -> bool {
         self.seen.unfinished.swap(false, Ordering::Relaxed)
+    }
+
+    /// Its time stands still from now on but for grants.
+    pub fn leave_clock_stopped(&self) {
+        self.seen.clock_stopped.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether nothing waits for page time to pass by itself.
+    pub fn has_stopped_clock(&self) -> bool {
+        self.seen.clock_stopped.load(Ordering::Relaxed)
     }
 
     /// An error if the page or its browser died.

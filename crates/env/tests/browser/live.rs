@@ -15,18 +15,18 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::ground::{Ground, act, assignment, ground_with, state, task};
 
 /// The name of the server; nobody resolves it.
-const HOST: &str = "live.example.org";
+pub const HOST: &str = "live.example.org";
 
 /// A server that ends with its test, and what it was asked.
-struct Server {
-    address: SocketAddr,
+pub struct Server {
+    pub address: SocketAddr,
     asked: Arc<AtomicU64>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Server {
     /// Answers each request with what `answer` makes of its path and headers.
-    async fn start(answer: fn(&str, &str) -> Vec<u8>) -> Self {
+    pub async fn start(answer: fn(&str, &str) -> Vec<u8>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let asked = Arc::new(AtomicU64::new(0));
@@ -68,7 +68,7 @@ async fn serve(mut stream: TcpStream, answer: fn(&str, &str) -> Vec<u8>) {
     }
 }
 
-fn page(status: &str, headers: &str, body: &str) -> Vec<u8> {
+pub fn page(status: &str, headers: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     format!("HTTP/1.1 {status}\r\ncontent-type: text/html\r\ncontent-length: {length}\r\nconnection: close\r\n{headers}\r\n{body}").into_bytes()
 }
@@ -126,7 +126,7 @@ async fn ground(server: &Server) -> Ground {
     .await
 }
 
-fn url(path: &str) -> String {
+pub fn url(path: &str) -> String {
     format!("http://{HOST}{path}")
 }
 

@@ -16,4 +16,5 @@ mod life;
 mod limits;
 mod live;
 mod marks;
+mod page_time;
 mod suites;
