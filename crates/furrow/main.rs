@@ -16,8 +16,8 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    bench, check, checkpoint, discarded, doctor, model, plan, publish, records, report, roles, run, score, tasks, view,
-    watch,
+    bench, check, checkpoint, discarded, doctor, model, plan, publish, records, report, roles, run, score,
+    tasks, view, watch,
 };
 
 /// Collects rollouts of computer-use agents in real browsers and writes them to Parquet.
