@@ -179,6 +179,15 @@ pub enum Event {
         /// Groups.
         groups: Vec<Id<furrow_rollout::Group>>,
     },
+    /// What was acknowledged of a scored trajectory cannot be read back, so it is in no shard.
+    RecordLost {
+        /// Which.
+        trajectory: Id<Trajectory>,
+        /// Steps from the first one on that can be read.
+        steps: u32,
+        /// What is wrong with the next.
+        why: String,
+    },
     /// Assignments whose asker was gone before the answer.
     Undelivered {
         /// Which.
@@ -413,8 +422,8 @@ pub struct Core {
     groups: BTreeMap<u64, Group>,
     leases: Leases,
     scoring: BTreeMap<Id<Trajectory>, Scoring>,
-    /// Ended and not yet in the data set, with the time of the end.
-    unpublished: BTreeMap<Id<Trajectory>, u64>,
+    /// Ended and not yet in the data set.
+    unpublished: BTreeMap<Id<Trajectory>, Unpublished>,
     env_workers: BTreeMap<Id<EnvWorker>, Seat<u32>>,
     policy_workers: BTreeMap<Id<PolicyWorker>, Seat<PolicyOffer>>,
     /// Newest version any policy worker has had.
@@ -460,6 +469,13 @@ struct Waiting {
     worker: Id<EnvWorker>,
     slots: u32,
     until_millis: u64,
+}
+
+/// An ended trajectory on its way to the data set.
+#[derive(Debug, Clone, PartialEq)]
+struct Unpublished {
+    since_millis: u64,
+    outgoing: Box<Outgoing>,
 }
 
 /// A finished trajectory on its way to a verdict.
@@ -608,6 +624,9 @@ impl Core {
                 self.finish(Claim { call, trajectory: &trajectory, token }, ending, turn);
             }
             Event::Judged { trajectory, verdict } => self.judge(&trajectory, verdict, turn),
+            Event::RecordLost { trajectory, steps, why } => {
+                self.lose_record(&trajectory, steps, &why, turn);
+            }
             Event::Published { shard, trajectories, groups } => {
                 self.published(shard, &trajectories, &groups, turn);
             }

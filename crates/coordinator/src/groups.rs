@@ -18,8 +18,6 @@ pub struct Group {
     needed: u32,
     /// Failed attempts by end, over all slots.
     failed: BTreeMap<End, u32>,
-    /// Oldest and newest policy version among the tokens of the scored trajectories.
-    policy_versions: Option<(i32, i32)>,
     /// Where its sessions are kept together, and what kind of policy makes its steps. Known from its first assignment.
     home: Option<Home>,
     closed_at_micros: Option<i64>,
@@ -46,7 +44,7 @@ struct Slot {
 enum SlotState {
     Free { since_millis: u64 },
     Taken,
-    Scored { reward: f32 },
+    Scored { reward: f32, policy_versions: Option<(i32, i32)> },
     OutOfRetries,
 }
 
@@ -82,15 +80,7 @@ impl Group {
             state: SlotState::Free { since_millis: now_millis },
         };
         let slots = vec![free; draw.group_size as usize];
-        Self {
-            draw,
-            slots,
-            needed,
-            failed: BTreeMap::new(),
-            policy_versions: None,
-            home: None,
-            closed_at_micros: None,
-        }
+        Self { draw, slots, needed, failed: BTreeMap::new(), home: None, closed_at_micros: None }
     }
 
     /// How it began.
@@ -114,9 +104,9 @@ impl Group {
         self.slots.iter().filter(scored).count() >= self.needed as usize
     }
 
-    /// The lowest free slot, while it needs one.
+    /// The lowest free slot, while it needs one. A closed group needs none, also where a scored record was lost since.
     pub fn next_attempt(&self) -> Option<Attempt> {
-        if self.has_enough() {
+        if self.is_closed() || self.has_enough() {
             return None;
         }
         let free = |(index, slot): (usize, &Slot)| match slot.state {
@@ -146,13 +136,20 @@ impl Group {
         self.slots[sample_index as usize].failures.hung
     }
 
+    /// The slot's attempt was scored, and its record is lost. Answers whether it is tried again.
+    pub fn lose_record(&mut self, sample_index: u32, attempts_max: u32, now_millis: u64) -> bool {
+        // Not scored any more, so that the group may lack it.
+        self.slots[sample_index as usize].state = SlotState::Taken;
+        self.fail(sample_index, End::RecordLost, attempts_max, now_millis)
+    }
+
     /// The slot's attempt failed. Answers whether it is tried again.
     pub fn fail(&mut self, sample_index: u32, end: End, attempts_max: u32, now_millis: u64) -> bool {
         *self.failed.entry(end).or_default() += 1;
-        let has_enough = self.has_enough();
+        let (has_enough, is_closed) = (self.has_enough(), self.is_closed());
         let slot = &mut self.slots[sample_index as usize];
         slot.failures.add(end);
-        let again = slot.failures.weight() < attempts_max && !has_enough;
+        let again = slot.failures.weight() < attempts_max && !has_enough && !is_closed;
         slot.state =
             if again { SlotState::Free { since_millis: now_millis } } else { SlotState::OutOfRetries };
         again
@@ -160,8 +157,7 @@ impl Group {
 
     /// The slot's attempt has its reward.
     pub fn score(&mut self, sample_index: u32, reward: f32, policy_versions: Option<(i32, i32)>) {
-        self.slots[sample_index as usize].state = SlotState::Scored { reward };
-        self.policy_versions = span(self.policy_versions, policy_versions);
+        self.slots[sample_index as usize].state = SlotState::Scored { reward, policy_versions };
     }
 
     /// Whether every slot is scored or out of retries, or enough are scored and none is taken; and nobody has written that down yet.
@@ -195,7 +191,7 @@ impl Group {
             valid: rewards.len() as u32,
             failed: self.failed.iter().map(|(end, count)| (end.as_str().to_owned(), *count)).collect(),
             rewards: GroupStatistics::of(&rewards),
-            policy_versions: self.policy_versions,
+            policy_versions: self.policy_versions(),
             closed_at_micros,
         })
     }
@@ -214,10 +210,18 @@ impl Group {
 
     fn rewards(&self) -> Vec<f32> {
         let reward = |slot: &Slot| match slot.state {
-            SlotState::Scored { reward } => Some(reward),
+            SlotState::Scored { reward, .. } => Some(reward),
             _ => None,
         };
         self.slots.iter().filter_map(reward).collect()
+    }
+
+    /// Oldest and newest policy version among the tokens of the scored trajectories.
+    fn policy_versions(&self) -> Option<(i32, i32)> {
+        self.slots.iter().fold(None, |range, slot| match slot.state {
+            SlotState::Scored { policy_versions, .. } => span(range, policy_versions),
+            _ => range,
+        })
     }
 }
 

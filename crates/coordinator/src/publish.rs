@@ -28,9 +28,10 @@ use tokio::runtime::{Builder, Runtime};
 use crate::crash;
 use crate::durable::DurableError;
 use crate::ledger::{LedgerError, LedgerHandle, Mutation, ShardOpening};
-use crate::lost_found::LostFoundError;
+use crate::lost_found::{LostFound, LostFoundError};
 use crate::spool::{Key, Spool, SpoolError};
 pub use reconcile::Disagreement;
+use record::Assembled;
 pub use record::TrajectoryFacts;
 pub use recover::Recovered;
 pub(crate) use recover::check_run_dir;
@@ -145,16 +146,15 @@ pub enum PublishError {
         /// Why.
         source: WireError,
     },
-    /// What was acknowledged cannot be read back while the run is going on.
-    #[error(
-        "{trajectory} was acknowledged, but {what}: its file in spool/ is damaged. Start again with --resume: it is put aside there, and \
-         the run goes on without it"
-    )]
-    Lost {
+    /// What was acknowledged of a scored trajectory cannot be read back. The shard was undone; without this one it can be written.
+    #[error("{trajectory} was acknowledged, but {why}")]
+    Unreadable {
         /// Which.
         trajectory: Id<Trajectory>,
-        /// What is missing.
-        what: String,
+        /// Steps from the first one on that can be read.
+        steps: u32,
+        /// What is wrong.
+        why: String,
     },
     /// The spool holds what the ledger never heard of.
     #[error(
@@ -226,6 +226,7 @@ pub struct Publisher {
     ledger: LedgerHandle,
     manifest: Manifest,
     runtime: Blocking,
+    lost_found: LostFound,
     merges: bool,
     retired_at: Option<Instant>,
     reached: Box<dyn FnMut(Stage) + Send>,
@@ -249,6 +250,10 @@ impl Publisher {
             Err(PublishError::Records(full)) if full.is_disk_full() => {
                 self.undo(&opening.shard_id)?;
                 return Err(PublishError::DiskFull(full));
+            }
+            Err(unreadable @ PublishError::Unreadable { .. }) => {
+                self.undo(&opening.shard_id)?;
+                return Err(unreadable);
             }
             files => files?,
         };
@@ -350,7 +355,10 @@ impl Publisher {
     fn write(&mut self, shard_id: &Id<Shard>, batch: &Batch) -> Result<Vec<WrittenFile>, PublishError> {
         let mut writer = ShardWriter::create(self.shard_plan(shard_id));
         for facts in &batch.trajectories {
-            let (record, steps) = record::assemble(&self.spool, facts)?;
+            let Assembled { record, steps, damage } = record::assemble(&self.spool, facts)?;
+            if let Some(why) = damage {
+                self.lost_found.copy(&self.spool.path(&facts.ancestry.trajectory_id), &why)?;
+            }
             writer.add_trajectory(&record, &steps)?;
         }
         for group in &batch.groups {

@@ -288,6 +288,9 @@ async fn report(mut reports: PublishReports, desk: Desk, failure: Failure) {
         match news {
             // A loop that has ended learns of it from the ledger when it is resumed.
             PublishReport::Published(published) => drop(desk.tell(event_of(published)).await),
+            PublishReport::Unreadable { trajectory, steps, why } => {
+                drop(desk.tell(Event::RecordLost { trajectory, steps, why }).await);
+            }
             PublishReport::Failed(error) => failure.report(CoordinatorError::Publish(error)),
         }
     }

@@ -133,6 +133,17 @@ pub enum SpoolError {
     Stopped(#[source] Option<DurableError>),
 }
 
+impl SpoolError {
+    /// Whether it is about one file whose content is not what was written, or cannot be read back by the disk.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            SpoolError::Damaged { .. } => true,
+            SpoolError::Storage(error) => files::is_unreadable(&error.source),
+            _ => false,
+        }
+    }
+}
+
 impl Spool {
     /// Opens the directory, making it when there is none, and says what is there. A torn tail stays until [`cut`](Self::cut) or the next
     /// append; a file that is damaged takes no more.

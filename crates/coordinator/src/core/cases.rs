@@ -265,6 +265,24 @@ impl Office {
         self.apply(Event::Published { shard, trajectories, groups });
     }
 
+    /// The publisher cannot read back what was acknowledged.
+    fn lose_record(&mut self, grant: &Grant) {
+        let (trajectory, why) = (grant.of.trajectory_id.clone(), "the CRC is another".to_owned());
+        self.apply(Event::RecordLost { trajectory, steps: 1, why });
+    }
+
+    /// The rows of groups that were handed over, with what they count.
+    fn group_rows(&self) -> Vec<(u32, u32, Option<f64>)> {
+        let rows = self.effects.iter().filter_map(|effect| match effect {
+            Effect::PublishGroup { record } => {
+                let lost = record.failed.get("record_lost").copied().unwrap_or_default();
+                Some((record.valid, lost, record.rewards.map(|rewards| rewards.mean)))
+            }
+            _ => None,
+        });
+        rows.collect()
+    }
+
     fn take_over(&mut self) -> Option<Over> {
         let over = |effect: &Effect| match effect {
             Effect::Over(over) => Some(over.clone()),
@@ -336,6 +354,60 @@ fn verdict(reward: Option<f32>, evidence_sha256: [u8; 32]) -> Verdict {
 
 fn ids(grants: &[Grant]) -> Vec<&str> {
     grants.iter().map(|grant| grant.of.trajectory_id.as_str()).collect()
+}
+
+#[test]
+fn a_lost_record_of_an_open_group_is_tried_again() {
+    let mut office = Office::staffed(1, 2, rules());
+    let [first, second] = office.lease(2).try_into().unwrap();
+    office.answer(&first, 1.0);
+    office.lose_record(&first);
+    assert_eq!(office.failed(), [(End::RecordLost, true)]);
+    assert_eq!(
+        (office.core.tally.scored, office.core.tally.reward_sum, office.core.tally.successes),
+        (0, 0.0, 0)
+    );
+    let again = office.lease(2);
+    assert_eq!((again[0].of.sample_index, again[0].of.attempt), (first.of.sample_index, 1));
+    office.answer(&again[0], 0.0);
+    office.answer(&second, 1.0);
+    assert_eq!(office.group_rows(), [(2, 1, Some(0.5))]);
+    office.publish_all();
+    assert_eq!(office.take_over(), Some(Over::Complete));
+    assert_eq!(office.ledger.load().unwrap().totals.scored, 2);
+}
+
+#[test]
+fn a_lost_record_of_a_closed_group_changes_its_row_and_nothing_is_tried_again() {
+    let mut office = Office::staffed(1, 2, rules());
+    let [first, second] = office.lease(2).try_into().unwrap();
+    office.answer(&first, 1.0);
+    office.answer(&second, 0.0);
+    office.lose_record(&first);
+    assert_eq!(office.failed(), [(End::RecordLost, false)]);
+    assert_eq!(office.group_rows(), [(2, 0, Some(0.5)), (1, 1, Some(0.0))]);
+    assert_eq!(office.lease(2), []);
+    // What is in the data set, failed already or unknown loses nothing.
+    office.lose_record(&first);
+    office.publish_all();
+    office.lose_record(&second);
+    assert_eq!(office.failed().len(), 1);
+    assert_eq!(office.take_over(), Some(Over::Complete));
+    let totals = office.ledger.load().unwrap().totals;
+    assert_eq!((totals.scored, totals.failed), (1, [(End::RecordLost, 1)].into()));
+}
+
+#[test]
+fn a_lost_record_survives_a_restart() {
+    let mut office = Office::staffed(1, 2, rules());
+    let [first, second] = office.lease(2).try_into().unwrap();
+    office.answer(&first, 1.0);
+    office.answer(&second, 0.0);
+    office.lose_record(&first);
+    let before = office.core.tally.clone();
+    office.restart(&BTreeMap::new());
+    assert_eq!((office.core.tally.scored, office.core.tally.reward_sum), (before.scored, before.reward_sum));
+    assert_eq!(office.group_rows(), [(1, 1, Some(0.0))]);
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use furrow_rollout::{End, Fault, Id, Trajectory};
 
-use super::{Answer, Claim, Core, Effect, Notice, Outgoing, Refused, Reported, Scoring, ShardNews, Turn};
+use super::{
+    Answer, Claim, Core, Effect, Notice, Outgoing, Refused, Reported, Scoring, ShardNews, Turn, Unpublished,
+};
 use crate::groups::judge;
 use crate::lease::{Lease, Stale};
 use crate::ledger::{Ended, Mutation, Start, Verdict};
@@ -109,11 +111,41 @@ impl Core {
         groups: &[Id<furrow_rollout::Group>],
         turn: &mut Turn,
     ) {
-        let ended_millis = trajectories.iter().filter_map(|id| self.unpublished.remove(id));
-        let delays_millis: Vec<_> = ended_millis.map(|at| turn.now.millis.saturating_sub(at)).collect();
+        let published = trajectories.iter().filter_map(|id| self.unpublished.remove(id));
+        let delay = |one: Unpublished| turn.now.millis.saturating_sub(one.since_millis);
+        let delays_millis: Vec<_> = published.map(delay).collect();
         self.tally.published += delays_millis.len() as u64;
         turn.at_once(Effect::Tell(Notice::Published { shard, delays_millis }));
         self.groups.retain(|_, group| !groups.contains(&group.draw().group_id));
+    }
+
+    /// A scored trajectory fails after all: its record was damaged before it was published. It is published as far as it can be read,
+    /// and its slot is tried again while its group is open. A closed group's row is written anew.
+    pub(super) fn lose_record(
+        &mut self,
+        trajectory: &Id<Trajectory>,
+        steps: u32,
+        why: &str,
+        turn: &mut Turn,
+    ) {
+        let Some(one) = self.unpublished.remove(trajectory) else { return };
+        let Outgoing { of, start, ended, verdict, draw } = *one.outgoing;
+        let Some(verdict) = verdict else { return };
+        self.unmeasure(draw.index, &verdict);
+        let (attempts_max, now_millis) = (self.rules.attempts_max, turn.now.millis);
+        let retried = self.group(draw.index).lose_record(start.sample_index, attempts_max, now_millis);
+        let ended = Ended { end: End::RecordLost, reason: cut(why), steps, ..ended };
+        *self.tally.failed.entry(ended.end).or_default() += 1;
+        turn.commit(Mutation::RecordLost { trajectory_id: trajectory.clone(), ended: ended.clone() });
+        turn.tell(Notice::Failed { of: of.clone(), end: ended.end, reason: ended.reason.clone(), retried });
+        let index = draw.index;
+        self.publish(Outgoing { of, start, ended, verdict: None, draw }, turn);
+        let run_id = self.run_id.clone();
+        match self.group(index).record(&run_id) {
+            Some(record) => turn.then(Effect::PublishGroup { record: Box::new(record) }),
+            None => self.close_if_settled(index, turn),
+        }
+        self.stop_over_budget(turn);
     }
 
     /// Writes a settled group's row, after its last trajectory.
@@ -195,6 +227,28 @@ impl Core {
         tally.reward_sum += f64::from(reward);
     }
 
+    /// Takes back what [`score`](Self::score) counted.
+    fn unmeasure(&mut self, group: u64, verdict: &Verdict) {
+        let (reward, success) = (verdict.score.reward.unwrap_or_default(), verdict.score.success);
+        let (judged, succeeded) = (u64::from(success.is_some()), u64::from(success == Some(true)));
+        self.tally.scored = self.tally.scored.saturating_sub(1);
+        self.tally.reward_sum -= f64::from(reward);
+        self.tally.successes = self.tally.successes.saturating_sub(succeeded);
+        let draw = self.group(group).draw().clone();
+        if draw.problem.is_some() {
+            self.tally.evaluated = self.tally.evaluated.saturating_sub(1);
+            return self.discount_evaluated(succeeded);
+        }
+        self.tally.training_judged = self.tally.training_judged.saturating_sub(judged);
+        self.tally.training_successes = self.tally.training_successes.saturating_sub(succeeded);
+        if let Some(tally) = self.tallies.get_mut(&(draw.suite.clone(), draw.task_id.clone())) {
+            tally.scored = tally.scored.saturating_sub(1);
+            tally.judged = tally.judged.saturating_sub(judged);
+            tally.succeeded = tally.succeeded.saturating_sub(succeeded);
+            tally.reward_sum -= f64::from(reward);
+        }
+    }
+
     /// A group needs no more trajectories: those that still run or wait for a score are too late.
     pub(super) fn cancel_rest(&mut self, group: u64, why: &str, turn: &mut Turn) {
         for lease in self.leases.take_where(|lease| lease.group == group) {
@@ -225,9 +279,11 @@ impl Core {
     }
 
     pub(super) fn publish(&mut self, outgoing: Outgoing, turn: &mut Turn) {
-        self.unpublished.insert(outgoing.of.trajectory_id.clone(), turn.now.millis);
+        let outgoing = Box::new(outgoing);
+        let one = Unpublished { since_millis: turn.now.millis, outgoing: outgoing.clone() };
+        self.unpublished.insert(outgoing.of.trajectory_id.clone(), one);
         self.shards_closing = false;
-        turn.then(Effect::Publish(Box::new(outgoing)));
+        turn.then(Effect::Publish(outgoing));
     }
 
     fn ended(&self, lease: &Lease, end: End, reason: &str, turn: &Turn) -> Ended {

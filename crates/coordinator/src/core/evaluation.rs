@@ -207,6 +207,14 @@ impl Core {
         }
     }
 
+    /// What was counted is no longer scored.
+    pub(super) fn discount_evaluated(&mut self, succeeded: u64) {
+        if let Some(open) = &mut self.evaluation {
+            open.scored = open.scored.saturating_sub(1);
+            open.succeeded = open.succeeded.saturating_sub(succeeded);
+        }
+    }
+
     /// Says when the last group of an evaluation has closed: newer weights need wait no longer.
     pub(super) fn end_evaluation_if_done(&mut self, turn: &mut Turn) {
         let is_drawn = self.evaluation.as_ref().is_some_and(|open| open.drawn == open.problems);

@@ -97,6 +97,8 @@ struct World {
     ended: BTreeMap<Id<Trajectory>, End>,
     /// The end each acknowledged one was reported with.
     acknowledged: BTreeMap<Id<Trajectory>, End>,
+    /// Those whose record was damaged after they were scored.
+    damaged: BTreeSet<Id<Trajectory>>,
 
     envs: Vec<Env>,
     policies: Vec<Policy>,
@@ -280,6 +282,7 @@ impl World {
             scored: Vec::new(),
             ended: BTreeMap::new(),
             acknowledged: BTreeMap::new(),
+            damaged: BTreeSet::new(),
             envs: (0..ENVS).map(|_| Env::default()).collect(),
             policies: (0..POLICIES).map(|_| Policy::default()).collect(),
             log: Vec::new(),
@@ -434,6 +437,10 @@ impl World {
                 Mutation::Finished { trajectory_id, ended, .. }
                 | Mutation::Failed { trajectory_id, ended } => {
                     self.ended.insert(trajectory_id.clone(), ended.end);
+                }
+                Mutation::RecordLost { trajectory_id, ended } => {
+                    self.ended.insert(trajectory_id.clone(), ended.end);
+                    self.scored.retain(|scored| scored != trajectory_id);
                 }
                 _ => {}
             }
@@ -608,7 +615,22 @@ impl World {
         self.apply(Event::Judged { trajectory, verdict })
     }
 
+    /// The disk turns a bit of what one scored trajectory waits in; the publisher finds it and leaves the trajectory out, and the row of
+    /// its group.
+    fn damage(&mut self) -> Result<(), Violation> {
+        let is_scored = |id: &&Id<Trajectory>| self.scored.contains(id) && !self.damaged.contains(*id);
+        let Some(trajectory) = self.to_publish.iter().find(is_scored).cloned() else { return Ok(()) };
+        self.to_publish.retain(|waiting| *waiting != trajectory);
+        let group = group_name(&trajectory).to_owned();
+        self.groups_to_publish.retain(|waiting| waiting.as_str() != group);
+        self.damaged.insert(trajectory.clone());
+        self.apply(Event::RecordLost { trajectory, steps: 0, why: "the CRC is another".into() })
+    }
+
     fn open_shard(&mut self) -> Result<(), Violation> {
+        if !self.is_calm() && self.one_in(8) {
+            self.damage()?;
+        }
         let trajectories = std::mem::take(&mut self.to_publish);
         let groups = std::mem::take(&mut self.groups_to_publish);
         if trajectories.is_empty() && groups.is_empty() {
@@ -1035,7 +1057,7 @@ impl World {
             }
         }
         for trajectory in &self.scored {
-            let group = trajectory.as_str().rsplit_once("-s").map_or("", |(group, _)| group);
+            let group = group_name(trajectory);
             let version = draws.iter().find(|(id, _)| id.as_str() == group).map(|(_, version)| *version);
             let acted_on = self.evaluated_on.get(trajectory);
             if let (Some(version), Some(range)) = (version, acted_on)
@@ -1074,7 +1096,10 @@ impl World {
             // Of a cut evaluation, too.
             let may_be_late = self.spares > 0 || self.schedule.is_some();
             let is_late = may_be_late && end == Some(&End::Cancelled);
-            if !is_late && !end.is_some_and(|end| [*reported, End::PageCrash, End::ScorerError].contains(end))
+            let is_lost = end == Some(&End::RecordLost) && self.damaged.contains(trajectory);
+            if !is_late
+                && !is_lost
+                && !end.is_some_and(|end| [*reported, End::PageCrash, End::ScorerError].contains(end))
             {
                 return Err(format!("{trajectory} was acknowledged as {reported:?} and became {end:?}"));
             }
@@ -1084,6 +1109,11 @@ impl World {
             other => Err(format!("a row or a slot is there more than once: {other:?}")),
         }
     }
+}
+
+/// The group that a trajectory belongs to, by its name.
+fn group_name(trajectory: &Id<Trajectory>) -> &str {
+    trajectory.as_str().rsplit_once("-s").map_or("", |(group, _)| group)
 }
 
 fn env_name(rpc: &Rpc) -> String {

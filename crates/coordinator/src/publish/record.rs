@@ -43,16 +43,31 @@ pub struct TrajectoryFacts {
     pub cost_usd: Option<f64>,
 }
 
+/// A trajectory's rows.
+pub(super) struct Assembled {
+    /// Its own.
+    pub record: TrajectoryRecord,
+    /// Its steps'.
+    pub steps: Vec<StepRecord>,
+    /// Why steps of a failed trajectory are missing, where the spool could not be read to its end.
+    pub damage: Option<String>,
+}
+
 /// Reads a trajectory's entries, which nothing can be added to afterwards, and makes its rows.
-pub(super) fn assemble(
-    spool: &Spool,
-    facts: &TrajectoryFacts,
-) -> Result<(TrajectoryRecord, Vec<StepRecord>), PublishError> {
+///
+/// Of a failed trajectory what can be read is enough: nothing is trained on it. A scored one is whole or it is an error.
+pub(super) fn assemble(spool: &Spool, facts: &TrajectoryFacts) -> Result<Assembled, PublishError> {
     let trajectory = &facts.ancestry.trajectory_id;
     spool.seal(trajectory)?;
-    let (mut steps, mut ending) = (Vec::new(), None);
+    let (mut steps, mut ending, mut damage) = (Vec::new(), None, None);
     for entry in spool.read(trajectory)? {
-        let entry = entry?;
+        let entry = match entry {
+            Err(damaged) if damaged.is_damage() => {
+                damage = Some(damaged.to_string());
+                break;
+            }
+            entry => entry?,
+        };
         let key = entry.key;
         let undecodable = |source| PublishError::Undecodable { trajectory: trajectory.clone(), key, source };
         match key {
@@ -60,23 +75,35 @@ pub(super) fn assemble(
             Key::End => ending = Some(furrow_wire::decode_ending(entry.payload).map_err(undecodable)?),
         }
     }
-    facts.check(&steps, ending.as_ref())?;
-    Ok((facts.record(&steps, ending), steps))
+    facts.check(&steps, ending.as_ref(), damage.as_deref())?;
+    Ok(Assembled { record: facts.record(&steps, ending), steps, damage })
 }
 
 impl TrajectoryFacts {
     /// A scored trajectory is what was acknowledged: all of its steps, and the evidence the scorer saw.
-    fn check(&self, steps: &[StepRecord], ending: Option<&Ending>) -> Result<(), PublishError> {
+    fn check(
+        &self,
+        steps: &[StepRecord],
+        ending: Option<&Ending>,
+        damage: Option<&str>,
+    ) -> Result<(), PublishError> {
         let Some(verdict) = &self.verdict else { return Ok(()) };
-        let lost =
-            |what: String| PublishError::Lost { trajectory: self.ancestry.trajectory_id.clone(), what };
-        let evidence = ending.and_then(|ending| ending.evidence.as_ref());
-        let evidence = evidence.ok_or_else(|| lost("the spool holds no evidence of its end".to_owned()))?;
+        let trajectory = self.ancestry.trajectory_id.clone();
+        let unreadable = |why: String| {
+            let steps = steps.len() as u32;
+            Err(PublishError::Unreadable { trajectory, steps, why })
+        };
+        if let Some(damage) = damage {
+            return unreadable(damage.to_owned());
+        }
+        let Some(evidence) = ending.and_then(|ending| ending.evidence.as_ref()) else {
+            return unreadable("the spool holds no evidence of its end".to_owned());
+        };
         if evidence.sha256() != verdict.score.evidence_sha256 {
-            return Err(lost("the evidence in the spool is not what the scorer saw".to_owned()));
+            return unreadable("the evidence in the spool is not what the scorer saw".to_owned());
         }
         if steps.len() != self.ended.steps as usize && !crash::planted("bug.no_key") {
-            return Err(lost(format!("of its {} steps the spool holds {}", self.ended.steps, steps.len())));
+            return unreadable(format!("of its {} steps the spool holds {}", self.ended.steps, steps.len()));
         }
         Ok(())
     }

@@ -47,7 +47,7 @@ struct Recovery<'a, L> {
     spool: &'a Spool,
     runtime: &'a Blocking,
     origin: Origin,
-    lost_found: LostFound,
+    lost_found: &'a mut LostFound,
 }
 
 impl Publisher {
@@ -70,7 +70,8 @@ impl Publisher {
         let before = ledger.load()?;
         let run = opened_run(&before)?;
         let origin = Origin { run_id: settings.run_id.clone(), epoch: run.epoch, now_micros: now_micros() };
-        let (epoch, lost_found) = (run.epoch, LostFound::of(&settings.run_dir, run.epoch));
+        let epoch = run.epoch;
+        let mut lost_found = LostFound::of(&settings.run_dir, epoch);
         make_durable_dir(&settings.data_dir)?;
         let recovery = Recovery {
             settings: &settings,
@@ -78,7 +79,7 @@ impl Publisher {
             spool: &spool,
             runtime: &runtime,
             origin,
-            lost_found,
+            lost_found: &mut lost_found,
         };
         let (manifest, spooled, lost) = recovery.run(&before, spooled)?;
         let snapshot = ledger.load()?;
@@ -93,6 +94,7 @@ impl Publisher {
             ledger: ledger.clone(),
             manifest,
             runtime,
+            lost_found,
             merges: true,
             retired_at: None,
             reached: Box::new(pass),

@@ -103,6 +103,10 @@ impl World {
         ledger.commit(&mutations).unwrap();
     }
 
+    fn scored_reward(&self, id: &str) -> f32 {
+        self.stories[&Id::new(id).unwrap()].record.score.as_ref().unwrap().reward.unwrap()
+    }
+
     fn batch(&self, snapshot: &Snapshot) -> Batch {
         let trajectories = snapshot.unpublished().map(|row| self.stories[&row.start.trajectory_id].facts());
         let groups = snapshot.groups.iter().filter(|row| row.shard_id.is_none());
@@ -798,6 +802,7 @@ impl Fed {
     fn next(&mut self) -> Option<(usize, usize)> {
         match self.runtime.block_on(self.reports.next())? {
             PublishReport::Published(shard) => Some((shard.trajectories.len(), shard.groups.len())),
+            PublishReport::Unreadable { trajectory, why, .. } => panic!("{trajectory}: {why}"),
             PublishReport::Failed(error) => panic!("{error:?}"),
         }
     }
@@ -842,6 +847,57 @@ fn a_shard_closes_when_told() {
     fed.feed_one();
     fed.flush();
     assert_eq!(fed.next(), Some((2, 0)));
+}
+
+/// Damage that is met while the run is going on: the shard is written without the trajectory, and a group's row that counts it as scored
+/// waits for another.
+#[test]
+fn a_record_that_cannot_be_read_is_left_out_until_it_comes_as_a_failed_one() {
+    let mut fed = Fed::new(|records| records.max_delay = NEVER);
+    let id = "r-g000000-s0-a0";
+    let path = fed.world.dir.path().join(format!("spool/{id}.spool"));
+    let mut bytes = fs::read(&path).unwrap();
+    let at = bytes.len() - 100;
+    bytes[at] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    let mut facts = fed
+        .batch
+        .trajectories
+        .iter()
+        .find(|facts| facts.ancestry.trajectory_id.as_str() == id)
+        .unwrap()
+        .clone();
+    let row =
+        fed.batch.groups.iter().find(|group| group.group_id == facts.ancestry.group_id).unwrap().clone();
+    let handle = fed.handle.clone().unwrap();
+    fed.feed();
+    fed.runtime.block_on(handle.flush()).unwrap();
+    let Some(PublishReport::Unreadable { trajectory, steps, why }) = fed.runtime.block_on(fed.reports.next())
+    else {
+        panic!("it was read")
+    };
+    assert_eq!((trajectory.as_str(), steps), (id, 3));
+    assert!(why.contains("the CRC is another"), "{why}");
+    assert_eq!(fed.next(), Some((4, 1)));
+    // the row that was made before the damage was known
+    fed.runtime.block_on(handle.group(row.clone())).unwrap();
+    let ended = Ended { end: End::RecordLost, reason: why, steps, ..facts.ended };
+    let mut ledger = SqliteLedger::open(fed.world.dir.path().join("ledger.sqlite")).unwrap();
+    ledger.commit(&[Mutation::RecordLost { trajectory_id: trajectory, ended: ended.clone() }]).unwrap();
+    (facts.ended, facts.verdict) = (ended, None);
+    fed.runtime.block_on(handle.trajectory(facts)).unwrap();
+    let failed = BTreeMap::from([("browser_dead".to_owned(), 1), ("record_lost".to_owned(), 1)]);
+    let rewards = furrow_rollout::GroupStatistics::of(&[fed.world.scored_reward("r-g000000-s1-a1")]);
+    let row = GroupRecord { valid: 1, failed, rewards, ..row };
+    fed.runtime.block_on(handle.group(row)).unwrap();
+    drop(handle);
+    assert_eq!(fed.next(), Some((1, 1)));
+    assert_eq!(fed.next(), None);
+    let report = verify(fed.world.dir.path()).unwrap();
+    assert!(report.is_sound(), "{report:?}");
+    assert_eq!(names(&fed.world.dir.path().join("spool")), BTreeSet::new());
+    let aside = tree(&fed.world.dir.path().join("lost+found"));
+    assert!(aside.values().any(|kept| *kept == bytes), "the damaged file was not kept");
 }
 
 #[test]

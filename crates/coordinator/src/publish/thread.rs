@@ -1,12 +1,12 @@
 //! The publisher's own thread: gathers what ended and closes a shard by size, by age or when told.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use furrow_rollout::GroupRecord;
+use furrow_rollout::{Group, GroupRecord, Id, Trajectory};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout_at;
 
@@ -33,6 +33,15 @@ pub struct PublishReports {
 pub enum PublishReport {
     /// A shard is part of the data set.
     Published(Published),
+    /// What was acknowledged of a scored trajectory cannot be read back. It is left out until it comes again as a failed one.
+    Unreadable {
+        /// Which.
+        trajectory: Id<Trajectory>,
+        /// Steps from the first one on that can be read.
+        steps: u32,
+        /// What is wrong.
+        why: String,
+    },
     /// The publisher gave up and ended; what it held is published after a restart.
     Failed(PublishError),
 }
@@ -62,8 +71,14 @@ impl Publisher {
         let (intake, arriving) = mpsc::channel(queued_max);
         let shared = Arc::new(Shared::default());
         let end = End { shared: Arc::clone(&shared) };
-        let gathering =
-            Gathering { publisher: self, arriving, batch: Batch::default(), bytes: 0, oldest: None };
+        let gathering = Gathering {
+            publisher: self,
+            arriving,
+            batch: Batch::default(),
+            left_out: BTreeMap::new(),
+            bytes: 0,
+            oldest: None,
+        };
         let run = move || end.report(gathering.run(&end));
         let thread = std::thread::Builder::new().name("publish".to_owned()).spawn(run)?;
         Ok((PublishHandle { intake }, PublishReports { shared, thread: Some(thread) }))
@@ -153,6 +168,8 @@ struct Gathering {
     publisher: Publisher,
     arriving: mpsc::Receiver<Intake>,
     batch: Batch,
+    /// Unreadable trajectories that have not come again as failed ones, and their groups.
+    left_out: BTreeMap<Id<Trajectory>, Id<Group>>,
     bytes: u64,
     oldest: Option<Instant>,
 }
@@ -199,11 +216,16 @@ impl Gathering {
     fn take(&mut self, what: Intake) -> Result<bool, PublishError> {
         let at = match what {
             Intake::Flush => return Ok(true),
+            // Made when the trajectory still counted as scored; the right one comes after the trajectory.
+            Intake::Group(group, _) if self.left_out.values().any(|left_out| *left_out == group.group_id) => {
+                return Ok(false);
+            }
             Intake::Group(group, at) => {
                 self.batch.groups.push(*group);
                 at
             }
             Intake::Trajectory(facts, at) => {
+                self.left_out.remove(&facts.ancestry.trajectory_id);
                 self.bytes += self.publisher.spool.seal(&facts.ancestry.trajectory_id)?;
                 self.batch.trajectories.push(*facts);
                 at
@@ -221,14 +243,30 @@ impl Gathering {
 
     /// Publishes what was gathered, then tidies up if nobody waits.
     fn publish(&mut self, end: &End) -> Result<(), PublishError> {
-        let batch = std::mem::take(&mut self.batch);
+        let mut batch = std::mem::take(&mut self.batch);
         (self.bytes, self.oldest) = (0, None);
-        if batch == Batch::default() {
-            return Ok(());
+        while batch != Batch::default() {
+            match self.publish_when_there_is_room(&batch) {
+                Err(PublishError::Unreadable { trajectory, steps, why }) => {
+                    self.leave_out(&mut batch, &trajectory);
+                    end.tell(PublishReport::Unreadable { trajectory, steps, why });
+                }
+                published => {
+                    end.tell(PublishReport::Published(published?));
+                    break;
+                }
+            }
         }
-        let published = self.publish_when_there_is_room(&batch)?;
-        end.tell(PublishReport::Published(published));
         if self.arriving.is_empty() { self.publisher.merge() } else { Ok(()) }
+    }
+
+    /// Without this trajectory, and without its group, whose row says that it was scored.
+    fn leave_out(&mut self, batch: &mut Batch, trajectory: &Id<Trajectory>) {
+        let is_it = |facts: &TrajectoryFacts| facts.ancestry.trajectory_id == *trajectory;
+        let Some(at) = batch.trajectories.iter().position(is_it) else { return };
+        let group = batch.trajectories.remove(at).ancestry.group_id;
+        batch.groups.retain(|record| record.group_id != group);
+        self.left_out.insert(trajectory.clone(), group);
     }
 
     /// A full disk is waited for: admission has stopped, and the spool keeps everything.

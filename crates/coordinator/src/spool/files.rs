@@ -436,7 +436,7 @@ fn next_magic(mut file: &File, from: u64, length: u64) -> io::Result<Option<u64>
 }
 
 /// Whether a disk could not give back what was written: of one file, not of all.
-fn is_unreadable(error: &io::Error) -> bool {
+pub(super) fn is_unreadable(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }
 
