@@ -66,11 +66,14 @@ type Replies = mpsc::Sender<Result<SessionResponse, Status>>;
 
 impl Service {
     async fn serve(&self, mut stream: Streaming<SessionRequest>, replies: &Replies) -> Result<(), Status> {
-        let opening = self.opening(&mut stream).await?;
+        let opening = tokio::select! {
+            opening = self.opening(&mut stream) => opening?,
+            () = self.sessions.over() => return Err(self.cut_off()),
+        };
         let seat = self.sessions.open(&opening.ancestry.trajectory_id, opening.token)?;
         tokio::select! {
             ready = self.ready(&mut stream, &seat, &opening) => ready?,
-            () = seat.cut() => return Err(taken_over()),
+            () = seat.cut() => return Err(self.cut_off()),
         }
         let (trajectory_id, worker) = (&opening.ancestry.trajectory_id, self.worker.as_str());
         SessionOpened { trajectory_id, worker, policy_kind: self.policy.kind() }.emit();
@@ -99,7 +102,7 @@ impl Service {
         loop {
             let event = tokio::select! {
                 event = next(stream) => event?,
-                () = seat.cut() => return Err(taken_over()),
+                () = seat.cut() => return Err(self.cut_off()),
             };
             match event {
                 Some(session_request::Event::Observe(observe)) => {
@@ -118,6 +121,14 @@ impl Service {
                     ));
                 }
             }
+        }
+    }
+
+    /// What a stream is told that was cut: its session lives on elsewhere, or can.
+    fn cut_off(&self) -> Status {
+        match self.sessions.failure() {
+            Some(why) => PolicyError::Gone { why: why.to_owned() }.into(),
+            None => taken_over(),
         }
     }
 
@@ -191,10 +202,10 @@ impl Service {
             last_outcome: last_outcome.as_ref(),
             hint_json: hint.as_deref(),
         };
-        let Acting { session, steps } = acting.as_mut().ok_or_else(taken_over)?;
+        let Acting { session, steps } = acting.as_mut().ok_or_else(|| self.cut_off())?;
         let answer = tokio::select! {
             answer = session.act(turn) => answer?,
-            () = seat.life().over() => return Err(taken_over()),
+            () = seat.life().over() => return Err(self.cut_off()),
         };
         *steps = step + 1;
         tokio::time::sleep(self.think.saturating_sub(began.elapsed())).await;
@@ -225,7 +236,8 @@ fn end_of(ended: &Result<bool, Status>, draining: bool) -> SessionEnd {
         Err(Code::Aborted) if draining => SessionEnd::Draining,
         Err(Code::DeadlineExceeded) => SessionEnd::IdleTooLong,
         Err(Code::InvalidArgument) => SessionEnd::Refused,
-        Err(Code::Internal | Code::ResourceExhausted | Code::Unavailable) => SessionEnd::PolicyFault,
+        Err(Code::Unavailable) => SessionEnd::WorkerLost,
+        Err(Code::Internal | Code::ResourceExhausted) => SessionEnd::PolicyFault,
         Ok(false) | Err(_) => SessionEnd::Disconnected,
     }
 }
@@ -312,5 +324,7 @@ mod tests {
             false,
             SessionEnd::PolicyFault,
         );
+        let lost = PolicyError::Gone { why: "the device failed: ECC".into() };
+        check(&Err(lost.into()), false, SessionEnd::WorkerLost);
     }
 }

@@ -1,7 +1,7 @@
 //! The sessions a policy worker holds: who owns one, what it replied last, and when it may be forgotten.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use furrow_rollout::{Id, Trajectory};
@@ -16,6 +16,10 @@ pub(crate) struct Sessions {
     table: Arc<Mutex<HashMap<Id<Trajectory>, Entry>>>,
     sessions_max: usize,
     linger: Duration,
+    /// Cancelled when no session can go on here.
+    over: CancellationToken,
+    /// Why, where it is a failure.
+    failure: Arc<OnceLock<String>>,
 }
 
 /// A stream's hold on its session. Dropping it leaves the session to linger for a stream that comes back.
@@ -65,7 +69,13 @@ struct Entry {
 
 impl Sessions {
     pub fn new(sessions_max: u32, linger: Duration) -> Self {
-        Self { table: Arc::default(), sessions_max: sessions_max as usize, linger }
+        Self {
+            table: Arc::default(),
+            sessions_max: sessions_max as usize,
+            linger,
+            over: CancellationToken::new(),
+            failure: Arc::default(),
+        }
     }
 
     /// Takes a session for a stream. A stream that held it before is cut; an older assignment is refused.
@@ -91,8 +101,25 @@ impl Sessions {
         self.lock().values().filter(|entry| entry.left_at.is_none()).count()
     }
 
+    /// Cuts every stream and ends every session, for the policy failed.
+    pub fn fail_all(&self, why: &str) {
+        self.failure.get_or_init(|| why.to_owned());
+        self.cut_all();
+    }
+
+    /// Why the policy failed, if it did.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+
+    /// Resolves when no session can go on here.
+    pub async fn over(&self) {
+        self.over.cancelled().await;
+    }
+
     /// Cuts every stream and ends every session.
     pub fn cut_all(&self) {
+        self.over.cancel();
         self.lock().values().for_each(|entry| entry.hold.cancel());
         self.lock().clear();
     }
@@ -125,7 +152,10 @@ impl Seat {
 
     /// Resolves when another stream has taken the session over or the worker cuts it.
     pub async fn cut(&self) {
-        self.hold.cancelled().await;
+        tokio::select! {
+            () = self.hold.cancelled() => {}
+            () = self.sessions.over() => {}
+        }
     }
 
     /// Ends the session for good.

@@ -173,7 +173,7 @@ pub async fn run(
     let report = tokio::select! {
         served = &mut serving => served.map(|()| Report::default()),
         why = policy.failed() => {
-            service.sessions.cut_all();
+            service.sessions.fail_all(&why);
             closing.cancel();
             serving.await.and(Err(WorkerError::Failed { why }))
         }

@@ -178,8 +178,10 @@ labels! {
         IdleTooLong = "idle_too_long",
         /// The other side broke the protocol.
         Refused = "refused",
-        /// The policy failed.
+        /// The policy failed in this session.
         PolicyFault = "policy_fault",
+        /// The device or the engine failed; the session can go on at another worker.
+        WorkerLost = "worker_lost",
         /// The worker is stopping.
         Draining = "draining",
     }
