@@ -3,15 +3,16 @@
 //! All memory is one stretch, planned before it is asked for (`arena.rs`). A batch is described in one block of words (`batch.rs`), one copy to the device,
 //! and run (`forward.rs`): decode batches as graphs, recorded once a bucket; all others as they come. Tiles go through the tower on a lane of their own, and a
 //! batch waits for them only when it shows one; so do parked states (`parking.rs`), which a batch waits for only where it touches their places. Whatever
-//! fails ends the backend: the failure is kept and every later batch is answered with it.
+//! fails ends the backend (`latch.rs`): the call that finds it out and every later one are answered with the failure, and with nothing else.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use furrow_model::backend::{
-    Backend, BackendError, Door, Feature, Incoming, PAGE_TOKENS, Page, Parked, Room, Slot, Span, WeightsError,
+    Backend, BackendError, DeviceLost, Door, Feature, Incoming, PAGE_TOKENS, Page, Parked, Room, Slot, Span,
+    WeightsError,
 };
-use furrow_model::checkpoint::{Checkpoint, CheckpointError};
+use furrow_model::checkpoint::{Checkpoint, CheckpointError, chain};
 use furrow_model::config::Config;
 use furrow_model::sample::{Pick, Picked};
 use furrow_model::vision::Tile;
@@ -22,6 +23,7 @@ use crate::draw;
 use crate::encode::{Encoder, VisionWork};
 use crate::executor::{Executor, ExecutorError, GraphKey, HostStretch, Lane};
 use crate::forward::{Done, Fast, Pass};
+use crate::latch::Latch;
 use crate::launch::{Move, View};
 use crate::ops::copy::{CopyPlaces, Places};
 use crate::parking::{At, Berth, Moving, NotPinned, Parking};
@@ -141,6 +143,9 @@ pub enum OpenError {
     /// The device failed.
     #[error("the device failed while the backend was opened")]
     Executor(#[from] ExecutorError),
+    /// The device failed while its states were cleared.
+    #[error(transparent)]
+    Device(#[from] DeviceLost),
 }
 
 /// Why weights were not exchanged. Those in use stay, unless the device failed.
@@ -155,9 +160,12 @@ pub enum SwapError {
     /// There is nothing to take over.
     #[error("no weights are staged, or not all of them")]
     NotStaged,
-    /// They were refused, or did not arrive.
+    /// They cannot be read, or a value is not finite.
     #[error(transparent)]
-    Load(#[from] LoadError),
+    Load(#[from] CheckpointError),
+    /// The device failed; it cannot be used any more.
+    #[error(transparent)]
+    Device(#[from] DeviceLost),
 }
 
 /// Opens a checkpoint on an executor. `progress` hears of bytes loaded and bytes in all.
@@ -258,7 +266,7 @@ pub trait Device: Backend + fmt::Debug {
     ///
     /// # Errors
     /// When the device has failed.
-    fn wait(&mut self) -> Result<(), BackendError>;
+    fn wait(&mut self) -> Result<(), DeviceLost>;
 
     /// Brings other weights of the same model to where those in use are, between two batches. Sessions, features and recorded graphs stay.
     ///
@@ -311,7 +319,7 @@ struct Cuda<P: Types> {
     config: Config,
     room: Room,
     options: Options,
-    executor: Box<dyn Executor>,
+    executor: Latch,
     plan: Plan,
     counts: Counts,
     weights: Weights<P::Value>,
@@ -328,7 +336,6 @@ struct Cuda<P: Types> {
     rows_of: Vec<u32>,
     /// Logits that were asked for last.
     logits: Vec<f32>,
-    failure: Option<String>,
 }
 
 /// All buffers behind the weights.
@@ -521,7 +528,7 @@ impl<P: Fast> Cuda<P> {
             config: config.clone(),
             room,
             options,
-            executor,
+            executor: Latch::new(executor),
             plan,
             counts,
             weights,
@@ -533,29 +540,12 @@ impl<P: Fast> Cuda<P> {
             moving: Moving::default(),
             block: Block::default(),
             rows_of: Vec::new(),
-            failure: None,
         };
         if is_noise {
             // Contexts that nobody wrote: zeros are as good as any, not-a-numbers would be drawn from in no time.
-            opened.memory.states.all().into_iter().for_each(|all| opened.copy(Lane::Batch, None, all));
+            opened.memory.states.all().into_iter().try_for_each(|all| opened.copy(Lane::Batch, None, all))?;
         }
         Ok(opened)
-    }
-
-    /// Refuses everything once something has failed.
-    fn alive(&self) -> Result<(), BackendError> {
-        self.failure.as_ref().map_or(Ok(()), |why| Err(BackendError::Device(why.clone())))
-    }
-
-    /// Keeps a failure for all that comes later.
-    fn kept<T>(&mut self, done: Result<T, ExecutorError>) -> Result<T, BackendError> {
-        done.map_err(|error| {
-            let error = BackendError::from(error);
-            if let BackendError::Device(why) = &error {
-                self.failure = Some(why.clone());
-            }
-            error
-        })
     }
 
     fn feature_rows(&self) -> usize {
@@ -578,17 +568,17 @@ impl<P: Fast> Cuda<P> {
     }
 
     /// Runs a checked batch: as one, or, where neighbours must not matter, decode filled up and every other span alone.
-    fn run_all(&mut self, batch: &[Span<'_>]) -> Done {
+    fn run_all(&mut self, batch: &[Span<'_>]) -> Result<(), DeviceLost> {
         if self.memory.vision.is_some() {
             // Tiles that are encoded beside this batch may take places that batches before it read.
-            self.executor.follow(Lane::Vision, Lane::Batch)?;
+            self.follow(Lane::Vision, Lane::Batch)?;
         }
         self.features.shown = batch.iter().flat_map(|span| span.insets).map(|inset| inset.feature).collect();
         if !self.features.shown.is_empty() {
-            self.executor.follow(Lane::Batch, Lane::Vision)?;
+            self.follow(Lane::Batch, Lane::Vision)?;
         }
         if batch.iter().any(|span| self.moving.holds_up_span(span)) {
-            self.executor.follow(Lane::Batch, Lane::Copy)?;
+            self.follow(Lane::Batch, Lane::Copy)?;
             self.moving.settle();
         }
         let firsts = batch.iter().scan(0, |sum, span| {
@@ -623,7 +613,7 @@ impl<P: Fast> Cuda<P> {
         members: &[usize],
         firsts: &[usize],
         logits_at: usize,
-    ) -> Done {
+    ) -> Result<(), DeviceLost> {
         let spans: Vec<&Span<'_>> = members.iter().map(|member| &batch[*member]).collect();
         let mut row = logits_at;
         for member in members {
@@ -645,25 +635,27 @@ impl<P: Fast> Cuda<P> {
         self.launch_pass(decodes && self.options.graphs, logits_at)
     }
 
-    fn launch_pass(&mut self, as_graph: bool, logits_at: usize) -> Done {
+    fn launch_pass(&mut self, as_graph: bool, logits_at: usize) -> Result<(), DeviceLost> {
         let Self { config, weights, memory, block, executor, .. } = self;
         let Memory { limits, states, work, features, .. } = memory;
         let words = bytemuck::cast_slice(&block.words);
-        executor.upload(Lane::Batch, words, work.inputs.address())?;
         let form = block.form;
         let lists = form.lists(work.inputs);
         let (text, features) = (&config.text, *features);
         let weights = &weights.text;
         let pass = Pass { text, weights, features, states, work, limits, form, lists, logits_at };
-        if as_graph {
-            let key = GraphKey { rows: form.rows, splits: form.splits };
-            executor.graph(Lane::Batch, key, &mut |executor| pass.run(executor))
-        } else {
-            pass.run(&mut **executor)
-        }
+        executor.work(|executor| {
+            executor.upload(Lane::Batch, words, work.inputs.address())?;
+            if as_graph {
+                let key = GraphKey { rows: form.rows, splits: form.splits };
+                executor.graph(Lane::Batch, key, &mut |executor| pass.run(executor))
+            } else {
+                pass.run(executor)
+            }
+        })
     }
 
-    fn encode_all(&mut self, tiles: &[Tile]) -> Result<Vec<Feature>, ExecutorError> {
+    fn encode_all(&mut self, tiles: &[Tile]) -> Result<Vec<Feature>, DeviceLost> {
         let Self { config, weights, memory, executor, features, options, .. } = self;
         let (Some(config), Some(weights), Some(work)) = (&config.vision, &weights.vision, &memory.vision)
         else {
@@ -673,21 +665,22 @@ impl<P: Fast> Cuda<P> {
         let values = config.rows_per_tile() * weights.projector.down.outputs;
         // A place that was given back may still be read by the batch that runs.
         if held.iter().any(|held| features.shown.contains(held)) {
-            executor.follow(Lane::Vision, Lane::Batch)?;
+            executor.work(|executor| executor.follow(Lane::Vision, Lane::Batch))?;
             features.shown.clear();
         }
         let group = if options.deterministic { 1 } else { work.group };
         for (tiles, held) in tiles.chunks(group).zip(held.chunks(group)) {
             let place = |feature: &Feature| memory.features.from(feature.0 as usize * values).first(values);
             let places: Vec<View<P::Value>> = held.iter().map(place).collect();
-            Encoder { config, weights, work, tiles: tiles.len() }.run(&mut **executor, tiles, &places)?;
+            let encoder = Encoder { config, weights, work, tiles: tiles.len() };
+            executor.work(|executor| encoder.run(executor, tiles, &places))?;
         }
         Ok(held)
     }
 
     /// Copies a slot or page to another one, or clears it. Where states leave from there or come to there, the lane that moves them does it, so that batches
     /// wait for none of it before they need it.
-    fn copy_at(&mut self, from: Option<At>, to: At) {
+    fn copy_at(&mut self, from: Option<At>, to: At) -> Result<(), DeviceLost> {
         let place = |at| match at {
             At::Slot(slot) => self.memory.states.slot(slot),
             At::Page(page) => self.memory.states.page(page),
@@ -696,50 +689,40 @@ impl<P: Fast> Cuda<P> {
         if !self.moving.holds_up(from, to) {
             return self.copy(Lane::Batch, from_place, to_place);
         }
-        self.copies_follow();
-        self.copy(Lane::Copy, from_place, to_place);
+        self.follow(Lane::Copy, Lane::Batch)?;
+        self.copy(Lane::Copy, from_place, to_place)?;
         self.moving.copied(from, to);
+        Ok(())
     }
 
-    /// What the copy lane does from now on, it does after the batches before.
-    fn copies_follow(&mut self) {
-        if self.failure.is_none() {
-            let done = self.executor.follow(Lane::Copy, Lane::Batch);
-            self.kept(done).ok();
-        }
+    /// What `lane` does from now on, it does after what `other` has got so far.
+    fn follow(&mut self, lane: Lane, other: Lane) -> Result<(), DeviceLost> {
+        self.executor.work(|executor| executor.follow(lane, other))
     }
 
     /// Copies a place to another one of the same size, or clears it.
-    fn copy(&mut self, lane: Lane, from: Option<View<u8>>, to: View<u8>) {
+    fn copy(&mut self, lane: Lane, from: Option<View<u8>>, to: View<u8>) -> Result<(), DeviceLost> {
         let bytes = to.len();
-        if bytes == 0 || self.failure.is_some() {
-            return;
+        if bytes == 0 {
+            return self.executor.check();
         }
         let place = |bytes: View<u8>| Places { bytes, stride: bytes.len() };
         let copy = CopyPlaces { from: from.map(place), to: place(to), moves: self.memory.one, bytes };
-        let done = self.executor.launch(lane, &copy.launch());
-        self.kept(done).ok();
-    }
-
-    fn download(&mut self, from: View<u8>, to: &mut [u8]) {
-        if self.failure.is_none() {
-            let done = self.executor.download(Lane::Batch, from.address(), to);
-            self.kept(done).ok();
-        }
+        self.executor.work(|executor| executor.launch(lane, &copy.launch()))
     }
 
     /// Copies a slot and pages to where they are parked, or back.
-    fn carry(&mut self, berth: &Berth, slot: Slot, pages: &[Page], carry: Carry) {
+    fn carry(&mut self, berth: &Berth, slot: Slot, pages: &[Page], carry: Carry) -> Result<(), DeviceLost> {
         let Self { memory: Memory { states, .. }, parking, executor, .. } = self;
         let mut at = states.slot(slot).address();
-        let mut done = parking.slot(berth).into_iter().try_for_each(|stretch| {
-            at += stretch.bytes;
-            carry(&mut **executor, at - stretch.bytes, stretch)
-        });
-        for (page, stretch) in pages.iter().zip(parking.pages(berth)) {
-            done = done.and_then(|()| carry(&mut **executor, states.page(*page).address(), stretch));
-        }
-        self.kept(done).ok();
+        executor.work(|executor| {
+            for stretch in parking.slot(berth) {
+                carry(executor, at, stretch)?;
+                at += stretch.bytes;
+            }
+            let mut pages = pages.iter().zip(parking.pages(berth));
+            pages.try_for_each(|(page, stretch)| carry(executor, states.page(*page).address(), stretch))
+        })
     }
 }
 
@@ -756,13 +739,12 @@ impl<P: Fast> Backend for Cuda<P> {
     }
 
     fn encode(&mut self, tiles: &[Tile]) -> Result<Vec<Feature>, BackendError> {
-        self.alive()?;
+        self.executor.check()?;
         if self.config.vision.is_none() {
             return Err(BackendError::NoVision);
         }
         self.features.check_room(tiles.len())?;
-        let held = self.encode_all(tiles);
-        self.kept(held)
+        Ok(self.encode_all(tiles)?)
     }
 
     fn encodes_beside(&self) -> bool {
@@ -774,56 +756,49 @@ impl<P: Fast> Backend for Cuda<P> {
     }
 
     fn run(&mut self, batch: &[Span<'_>]) -> Result<(), BackendError> {
-        self.alive()?;
+        self.executor.check()?;
         self.check(batch)?;
         if batch.is_empty() {
             self.rows_of.clear();
             return Ok(());
         }
-        let done = self.run_all(batch);
-        self.kept(done)
+        Ok(self.run_all(batch)?)
     }
 
-    fn logits(&mut self, row: u32) -> &[f32] {
+    fn logits(&mut self, row: u32) -> Result<&[f32], DeviceLost> {
         assert!((row as usize) < self.rows_of.len(), "logits of row {row} were not wanted");
         let width = self.config.text.vocabulary;
         let from = self.memory.work.logits.from(self.rows_of[row as usize] as usize * width);
-        let mut logits = std::mem::take(&mut self.logits);
-        // What cannot be had is no number; the next batch says why.
-        logits.fill(f32::NAN);
-        let bytes = View::new(from.address(), width * size_of::<f32>());
-        self.download(bytes, bytemuck::cast_slice_mut(&mut logits));
-        self.logits = logits;
-        &self.logits
+        let Self { executor, logits, .. } = self;
+        let bytes = bytemuck::cast_slice_mut(logits);
+        executor.work(|executor| executor.download(Lane::Batch, from.address(), bytes))?;
+        Ok(logits)
     }
 
-    fn sample(&mut self, picks: &[Pick<'_>]) -> Vec<Picked> {
+    fn sample(&mut self, picks: &[Pick<'_>]) -> Result<Vec<Picked>, DeviceLost> {
+        let Self { config, memory, executor, rows_of, .. } = self;
+        executor.check()?;
         let mut picked = Vec::with_capacity(picks.len());
-        for picks in picks.chunks(self.memory.limits.draws) {
-            let rows = &self.rows_of;
+        for picks in picks.chunks(memory.limits.draws) {
             let moved: Vec<Pick<'_>> =
-                picks.iter().map(|pick| Pick { row: rows[pick.row as usize], ..*pick }).collect();
-            let drawn = match self.failure {
-                Some(_) => Ok(vec![Picked::NotFinite; picks.len()]),
-                None => {
-                    draw::draw(&mut *self.executor, &self.memory.work, self.config.text.vocabulary, &moved)
-                }
-            };
-            picked.extend(self.kept(drawn).unwrap_or_else(|_| vec![Picked::NotFinite; picks.len()]));
+                picks.iter().map(|pick| Pick { row: rows_of[pick.row as usize], ..*pick }).collect();
+            let drawn = executor
+                .work(|executor| draw::draw(executor, &memory.work, config.text.vocabulary, &moved))?;
+            picked.extend(drawn);
         }
-        picked
+        Ok(picked)
     }
 
-    fn clear(&mut self, slot: Slot) {
-        self.copy_at(None, At::Slot(slot));
+    fn clear(&mut self, slot: Slot) -> Result<(), DeviceLost> {
+        self.copy_at(None, At::Slot(slot))
     }
 
-    fn copy_slot(&mut self, from: Slot, to: Slot) {
-        self.copy_at(Some(At::Slot(from)), At::Slot(to));
+    fn copy_slot(&mut self, from: Slot, to: Slot) -> Result<(), DeviceLost> {
+        self.copy_at(Some(At::Slot(from)), At::Slot(to))
     }
 
-    fn copy_page(&mut self, from: Page, to: Page) {
-        self.copy_at(Some(At::Page(from)), At::Page(to));
+    fn copy_page(&mut self, from: Page, to: Page) -> Result<(), DeviceLost> {
+        self.copy_at(Some(At::Page(from)), At::Page(to))
     }
 
     fn parked_bytes(&self, pages: u32) -> u64 {
@@ -831,38 +806,34 @@ impl<P: Fast> Backend for Cuda<P> {
     }
 
     /// Nothing is waited for. Batches go on; those that come to write where the state lay wait until it has left.
-    fn park(&mut self, slot: Slot, pages: &[Page]) -> Option<Parked> {
-        let berth = self.parking.take(pages.len())?;
-        if self.failure.is_none() {
-            self.copies_follow();
-            self.carry(&berth, slot, pages, |executor, at, to| executor.fetch(Lane::Copy, at, to));
-            self.moving.leaves(slot, pages);
-        }
-        Some(Parked::new(self.parking.bytes_of(pages.len() as u32), berth))
+    fn park(&mut self, slot: Slot, pages: &[Page]) -> Result<Option<Parked>, DeviceLost> {
+        let Some(berth) = self.parking.take(pages.len()) else { return Ok(None) };
+        self.follow(Lane::Copy, Lane::Batch)?;
+        self.carry(&berth, slot, pages, |executor, at, to| executor.fetch(Lane::Copy, at, to))?;
+        self.moving.leaves(slot, pages);
+        Ok(Some(Parked::new(self.parking.bytes_of(pages.len() as u32), berth)))
     }
 
-    fn is_moving(&mut self, slot: Slot, pages: &[Page]) -> bool {
-        if self.moving.is_empty() || self.failure.is_some() {
-            return false;
+    fn is_moving(&mut self, slot: Slot, pages: &[Page]) -> Result<bool, DeviceLost> {
+        if self.moving.is_empty() {
+            return Ok(false);
         }
-        let done = self.executor.is_done(Lane::Copy);
-        if self.kept(done).unwrap_or(false) {
+        if self.executor.work(|executor| executor.is_done(Lane::Copy))? {
             self.moving.settle();
         }
-        self.moving.is_at(slot, pages)
+        Ok(self.moving.is_at(slot, pages))
     }
 
     /// Nothing is waited for. The lane that took the state out brings it back, so it comes after it has left.
-    fn restore(&mut self, parked: &Parked, slot: Slot, pages: &[Page]) {
+    fn restore(&mut self, parked: &Parked, slot: Slot, pages: &[Page]) -> Result<(), DeviceLost> {
         let berth: &Berth = parked.kept().expect("a backend restores what one of its kind parked");
         assert!(self.parking.is_here(berth), "a GPU restores what it parked itself");
         let bytes = self.parking.bytes_of(pages.len() as u32);
         assert_eq!(parked.bytes(), bytes, "bytes parked for {} pages", pages.len());
-        if self.failure.is_none() {
-            self.copies_follow();
-            self.carry(berth, slot, pages, |executor, at, from| executor.send(Lane::Copy, from, at));
-            self.moving.comes(slot, pages);
-        }
+        self.follow(Lane::Copy, Lane::Batch)?;
+        self.carry(berth, slot, pages, |executor, at, from| executor.send(Lane::Copy, from, at))?;
+        self.moving.comes(slot, pages);
+        Ok(())
     }
 
     fn stage(&mut self, weights: Incoming) -> Result<(), WeightsError> {
@@ -886,7 +857,7 @@ impl From<SwapError> for WeightsError {
     fn from(error: SwapError) -> Self {
         match error {
             SwapError::NotStaged => Self::NotStaged,
-            SwapError::Load(LoadError::Executor(why)) => Self::Device(why.to_string()),
+            SwapError::Device(lost) => Self::Device(lost),
             other => Self::Refused(other.to_string()),
         }
     }
@@ -897,10 +868,8 @@ impl<P: Fast> Device for Cuda<P> {
         &self.plan
     }
 
-    fn wait(&mut self) -> Result<(), BackendError> {
-        self.alive()?;
-        let waited = self.executor.wait();
-        self.kept(waited)
+    fn wait(&mut self) -> Result<(), DeviceLost> {
+        self.executor.wait()
     }
 
     fn replace_weights(
@@ -909,13 +878,15 @@ impl<P: Fast> Device for Cuda<P> {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(), SwapError> {
         self.check_model(checkpoint)?;
-        weights::check(checkpoint, &self.cargo).map_err(LoadError::from)?;
+        weights::check(checkpoint, &self.cargo)?;
         // Everything under way reads the old ones.
-        let waited = self.executor.wait().map_err(LoadError::from);
-        self.kept_load(waited)?;
+        self.executor.wait()?;
         let mut origin = Origin::Checkpoint { checkpoint, progress };
-        let brought = origin.bring::<P::Value>(&mut *self.executor, &self.cargo);
-        Ok(self.kept_load(brought)?)
+        let Self { executor, cargo, .. } = self;
+        let brought = executor.load(|executor| origin.bring::<P::Value>(executor, cargo))?;
+        // They were whole a moment ago, and the old ones are written over.
+        let in_part = |refused| executor.lose(format!("weights were exchanged in part: {}", chain(&refused)));
+        Ok(brought.map_err(in_part)?)
     }
 
     fn stage_weights(&mut self, checkpoint: Checkpoint) -> Result<(), SwapError> {
@@ -923,11 +894,11 @@ impl<P: Fast> Device for Cuda<P> {
         let stage = self.stage.as_mut().ok_or(SwapError::NoStage)?;
         stage.coming = Coming::Some(Box::new(checkpoint), 0);
         // The copy of those before may still be reading the place. This machine's memory is written at once, the device's when its turn comes.
-        let free = match stage.hold {
-            Hold::Host(_) => self.executor.wait(),
-            Hold::Device => self.executor.follow(Lane::Vision, Lane::Batch),
-        };
-        Ok(self.kept_load(free.map_err(LoadError::from))?)
+        match stage.hold {
+            Hold::Host(_) => self.executor.wait()?,
+            Hold::Device => self.follow(Lane::Vision, Lane::Batch)?,
+        }
+        Ok(())
     }
 
     fn stage_more(&mut self, bytes: u64) -> Result<bool, SwapError> {
@@ -937,15 +908,11 @@ impl<P: Fast> Device for Cuda<P> {
         }
         let mut read = 0;
         while read < bytes.max(1) && !stage.is_whole() {
-            match stage.bring::<P::Value>(&mut *self.executor) {
+            match self.executor.load(|executor| stage.bring::<P::Value>(executor))? {
                 Ok(more) => read += more,
-                Err(error) => {
+                Err(refused) => {
                     stage.coming = Coming::Nothing;
-                    if let LoadError::Executor(_) = error {
-                        self.kept_load::<()>(Err(error))?;
-                        return Ok(false);
-                    }
-                    return Err(error.into());
+                    return Err(refused.into());
                 }
             }
         }
@@ -962,26 +929,23 @@ impl<P: Fast> Device for Cuda<P> {
         }
         let (hold, from, to) = (stage.hold, stage.place, self.all);
         // Tiles read weights, too: the copy waits for those before it, and those behind it wait for the copy.
-        let ordered = self.executor.follow(Lane::Batch, Lane::Vision).map_err(LoadError::from);
-        self.kept_load(ordered)?;
+        self.follow(Lane::Batch, Lane::Vision)?;
         match hold {
-            Hold::Device => self.copy(Lane::Batch, Some(from), to),
+            Hold::Device => self.copy(Lane::Batch, Some(from), to)?,
             Hold::Host(pinned) => {
                 let all = HostStretch { pinned, at: 0, bytes: to.len() as u64 };
-                let sent = self.executor.send(Lane::Batch, all, to.address()).map_err(LoadError::from);
-                self.kept_load(sent)?;
+                self.executor.work(|executor| executor.send(Lane::Batch, all, to.address()))?;
             }
         }
-        let ordered = self.executor.follow(Lane::Vision, Lane::Batch).map_err(LoadError::from);
-        Ok(self.kept_load(ordered)?)
+        Ok(self.follow(Lane::Vision, Lane::Batch)?)
     }
 }
 
 impl<P: Fast> Cuda<P> {
     /// Whether a checkpoint's weights fit where those in use are.
     fn check_model(&self, checkpoint: &Checkpoint) -> Result<(), SwapError> {
-        let Kept { of_f32, wide } = Kept::of(checkpoint).map_err(LoadError::from)?;
-        let counts = Counts::of(checkpoint, wide).map_err(LoadError::from)?;
+        let Kept { of_f32, wide } = Kept::of(checkpoint)?;
+        let counts = Counts::of(checkpoint, wide)?;
         let same = *checkpoint.config() == self.config && counts == self.counts;
         if same && of_f32 == (size_of::<P::Value>() == size_of::<f32>()) {
             Ok(())
@@ -989,24 +953,16 @@ impl<P: Fast> Cuda<P> {
             Err(SwapError::OtherModel)
         }
     }
-
-    /// Keeps a failure on the way of weights into use.
-    fn kept_load<T>(&mut self, loaded: Result<T, LoadError>) -> Result<T, LoadError> {
-        if let Err(error) = &loaded {
-            self.failure = Some(format!("weights were exchanged in part: {error}"));
-        }
-        loaded
-    }
 }
 
 impl<P: Types> fmt::Debug for Cuda<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { room, options, plan, failure, .. } = self;
+        let Self { room, options, plan, executor, .. } = self;
         f.debug_struct("Cuda")
             .field("room", room)
             .field("options", options)
             .field("plan", plan)
-            .field("failure", failure)
+            .field("lost", &executor.lost())
             .finish_non_exhaustive()
     }
 }

@@ -5,8 +5,6 @@
 
 use std::error::Error;
 
-use furrow_model::backend::BackendError;
-
 use crate::launch::{Launch, Stored, View};
 use crate::ops::Rows;
 
@@ -76,12 +74,6 @@ impl ExecutorError {
     /// An operation that failed.
     pub fn failed(operation: impl Into<String>, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Failed { operation: operation.into(), source: source.into() }
-    }
-}
-
-impl From<ExecutorError> for BackendError {
-    fn from(error: ExecutorError) -> Self {
-        Self::Device(furrow_model::checkpoint::chain(&error))
     }
 }
 

@@ -17,6 +17,7 @@ mod encode;
 pub mod executor;
 mod forward;
 pub mod gpu;
+mod latch;
 pub mod launch;
 pub mod measure;
 pub mod ops;

@@ -7,7 +7,8 @@ mod figures;
 
 use std::time::{Duration, Instant};
 
-use furrow_model::backend::{self, Backend, BackendError, PAGE_TOKENS, Page, Room, Slot, Want};
+use furrow_model::backend::{self, Backend, BackendError, DeviceLost, PAGE_TOKENS, Page, Room, Slot, Want};
+use furrow_model::checkpoint::chain;
 use furrow_model::config::{Config, SsmConfig};
 use furrow_model::sample::Pick;
 use furrow_model::vision::Tile;
@@ -152,18 +153,20 @@ pub fn swap(
     let mut subject = match Subject::open(config, room, options, executor, times) {
         Ok(subject) => subject,
         Err(OpenError::Full { .. } | OpenError::HostFull { .. }) => return Ok(None),
-        Err(OpenError::Load(error)) => return Err(error.into()),
-        Err(OpenError::Executor(error)) => return Err(LoadError::from(error).into()),
+        Err(OpenError::Load(LoadError::Checkpoint(refused)) | OpenError::Checkpoint(refused)) => {
+            return Err(refused.into());
+        }
+        Err(OpenError::Load(LoadError::Executor(error)) | OpenError::Executor(error)) => {
+            return Err(DeviceLost(chain(&error)).into());
+        }
+        Err(OpenError::Device(lost)) => return Err(lost.into()),
         Err(_) => return Err(SwapError::OtherModel),
     };
     let mut taken = Vec::with_capacity(times);
     for time in 0..WARM_UP + times {
         let begin = Instant::now();
         subject.device.swap_weights()?;
-        subject
-            .device
-            .wait()
-            .map_err(|error| LoadError::from(ExecutorError::failed("finish a swap", error)))?;
+        subject.device.wait()?;
         if time >= WARM_UP {
             taken.push(begin.elapsed());
         }
@@ -282,7 +285,7 @@ impl Subject {
         let picks: Vec<Pick<'_>> = (0..batch).map(pick).collect();
         self.median(|device| {
             device.run(&spans)?;
-            device.sample(&picks);
+            device.sample(&picks)?;
             Ok(())
         })
         .map(Some)
@@ -315,7 +318,7 @@ impl Subject {
                 }])?;
                 done += count;
             }
-            device.sample(&[pick(0)]);
+            device.sample(&[pick(0)])?;
             Ok(())
         })
         .map(Some)
@@ -335,7 +338,7 @@ impl Subject {
         self.median(|device| {
             let held = device.encode(&tiles)?;
             device.release(&held);
-            device.wait()
+            Ok(device.wait()?)
         })
         .map(Some)
     }
@@ -349,8 +352,8 @@ impl Subject {
             return Ok(None);
         }
         self.median(|device| {
-            device.copy_slot(Slot(0), Slot(1));
-            device.wait()
+            device.copy_slot(Slot(0), Slot(1))?;
+            Ok(device.wait()?)
         })
         .map(Some)
     }
@@ -365,17 +368,17 @@ impl Subject {
             return Ok(None);
         }
         // There may be room for one state: each is dropped before the next.
-        if self.device.park(Slot(0), &pages).is_none() {
+        if self.device.park(Slot(0), &pages)?.is_none() {
             return Ok(None);
         }
         let out = self.median(|device| {
-            device.park(Slot(0), &pages);
-            device.wait()
+            device.park(Slot(0), &pages)?;
+            Ok(device.wait()?)
         })?;
-        let Some(parked) = self.device.park(Slot(0), &pages) else { return Ok(None) };
+        let Some(parked) = self.device.park(Slot(0), &pages)? else { return Ok(None) };
         let back = self.median(|device| {
-            device.restore(&parked, Slot(0), &pages);
-            device.wait()
+            device.restore(&parked, Slot(0), &pages)?;
+            Ok(device.wait()?)
         })?;
         Ok(Some([out, back]))
     }

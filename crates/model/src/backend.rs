@@ -2,6 +2,7 @@
 //!
 //! A backend holds weights, state slots, KV pages and tile features. It knows no session: who owns a slot or a page, and what a
 //! sequence's page table is, is the caller's business (`policy/src/slots.rs`). A call either does all it was asked or says why not.
+//! Every call that can reach the device can find it lost and returns a `Result`: an error is never turned into a value.
 
 mod door;
 
@@ -147,6 +148,16 @@ impl Plain {
 /// Weights on their way into a backend: [`crate::cpu::Ready`] for the `cpu` backend, [`crate::checkpoint::Checkpoint`] for a GPU.
 pub type Incoming = Box<dyn Any + Send>;
 
+/// The device failed and cannot be used any more. Nothing that was under way on it has a result.
+///
+/// A device may show a failure at any later call, so every call that reaches it can return this. It says nothing about one sequence: all of them are lost.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the device failed: {0}")]
+pub struct DeviceLost(
+    /// The device's own error.
+    pub String,
+);
+
 /// Why a backend did not take other weights. Those in use stay, unless the device failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WeightsError {
@@ -160,8 +171,8 @@ pub enum WeightsError {
     #[error("{0}")]
     Refused(String),
     /// The device failed; it cannot be used any more.
-    #[error("the device failed: {0}")]
-    Device(String),
+    #[error(transparent)]
+    Device(#[from] DeviceLost),
 }
 
 /// Why a backend did not do what it was asked.
@@ -193,8 +204,8 @@ pub enum BackendError {
     #[error("the checkpoint reads text only; use one with a vision encoder or send no images")]
     NoVision,
     /// The device failed; it cannot be used any more.
-    #[error("the device failed: {0}")]
-    Device(String),
+    #[error(transparent)]
+    Device(#[from] DeviceLost),
 }
 
 /// Runs a model. Logits of the newest batch stay inside until the next one.
@@ -215,45 +226,50 @@ pub trait Backend: Send {
     }
 
     /// Waits for the tiles that a batch would wait for. A backend whose batches wait by themselves does nothing.
-    fn await_tiles(&mut self) {}
+    fn await_tiles(&mut self) -> Result<(), DeviceLost> {
+        Ok(())
+    }
 
-    /// Gives features back.
+    /// Gives features back. The device is not asked.
     fn release(&mut self, features: &[Feature]);
 
     /// Runs the spans and advances their states and pages. The wanted logits rows are numbered from 0 in the order of the spans.
     fn run(&mut self, batch: &[Span<'_>]) -> Result<(), BackendError>;
 
     /// Logits `[V]` of a wanted row of the newest batch.
-    fn logits(&mut self, row: u32) -> &[f32];
+    fn logits(&mut self, row: u32) -> Result<&[f32], DeviceLost>;
 
-    /// Draws a token from each of some wanted rows of the newest batch; one answer a pick.
-    fn sample(&mut self, picks: &[Pick<'_>]) -> Vec<Picked>;
+    /// Draws a token from each of some wanted rows of the newest batch; one answer a pick. [`Picked::NotFinite`] is what the model computed, never a failure
+    /// of the device.
+    fn sample(&mut self, picks: &[Pick<'_>]) -> Result<Vec<Picked>, DeviceLost>;
 
     /// Sets a slot to the state before any token.
-    fn clear(&mut self, slot: Slot);
+    fn clear(&mut self, slot: Slot) -> Result<(), DeviceLost>;
 
     /// Copies a slot's state.
-    fn copy_slot(&mut self, from: Slot, to: Slot);
+    fn copy_slot(&mut self, from: Slot, to: Slot) -> Result<(), DeviceLost>;
 
     /// Copies a page in every attention layer.
-    fn copy_page(&mut self, from: Page, to: Page);
+    fn copy_page(&mut self, from: Page, to: Page) -> Result<(), DeviceLost>;
 
     /// Bytes of host memory that a state with so many pages takes when it is parked.
     fn parked_bytes(&self, pages: u32) -> u64;
 
     /// Copies a sequence's state to host memory; `None` where there is no room for it. Slot and pages may be used for others at once.
-    fn park(&mut self, slot: Slot, pages: &[Page]) -> Option<Parked>;
+    fn park(&mut self, slot: Slot, pages: &[Page]) -> Result<Option<Parked>, DeviceLost>;
 
     /// Whether a batch with these places would wait for states on their way to or from host memory. It is so for a while at most.
-    fn is_moving(&mut self, _slot: Slot, _pages: &[Page]) -> bool {
-        false
+    fn is_moving(&mut self, _slot: Slot, _pages: &[Page]) -> Result<bool, DeviceLost> {
+        Ok(false)
     }
 
     /// Waits for the states that a batch would wait for. A backend whose batches wait by themselves does nothing.
-    fn await_states(&mut self, _batch: &[Span<'_>]) {}
+    fn await_states(&mut self, _batch: &[Span<'_>]) -> Result<(), DeviceLost> {
+        Ok(())
+    }
 
     /// Brings a parked state back, into any slot and as many pages. It may be dropped at once.
-    fn restore(&mut self, parked: &Parked, slot: Slot, pages: &[Page]);
+    fn restore(&mut self, parked: &Parked, slot: Slot, pages: &[Page]) -> Result<(), DeviceLost>;
 
     /// Takes on other weights of the same model, to be brought beside those in use. What was staged before is forgotten.
     fn stage(&mut self, _weights: Incoming) -> Result<(), WeightsError> {

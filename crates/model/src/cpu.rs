@@ -25,7 +25,8 @@ pub use self::probe::{Observer, Probe};
 pub use self::room::Bytes;
 use self::work::Work;
 use crate::backend::{
-    Backend, BackendError, Door, Feature, Incoming, Page, Parked, Plain, Room, Slot, Span, WeightsError,
+    Backend, BackendError, DeviceLost, Door, Feature, Incoming, Page, Parked, Plain, Room, Slot, Span,
+    WeightsError,
 };
 use crate::config::Config;
 use crate::kernels::{Compute, Conv, Team};
@@ -254,13 +255,13 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn logits(&mut self, row: u32) -> &[f32] {
+    fn logits(&mut self, row: u32) -> Result<&[f32], DeviceLost> {
         let (row, width) = (row as usize, self.weights.config.text.vocabulary);
         assert!(row < self.layout.wanted.len(), "logits of row {row} were not wanted");
-        &self.work.logits[row * width..(row + 1) * width]
+        Ok(&self.work.logits[row * width..(row + 1) * width])
     }
 
-    fn sample(&mut self, picks: &[Pick<'_>]) -> Vec<Picked> {
+    fn sample(&mut self, picks: &[Pick<'_>]) -> Result<Vec<Picked>, DeviceLost> {
         let width = self.weights.config.text.vocabulary;
         let logits = &self.work.logits[..self.layout.wanted.len() * width];
         let mut drawn = vec![Picked::NotFinite; picks.len()];
@@ -274,31 +275,35 @@ impl Backend for Cpu {
                 }
             }
         });
-        drawn
+        Ok(drawn)
     }
 
-    fn clear(&mut self, slot: Slot) {
+    fn clear(&mut self, slot: Slot) -> Result<(), DeviceLost> {
         self.arena.clear(slot);
+        Ok(())
     }
 
-    fn copy_slot(&mut self, from: Slot, to: Slot) {
+    fn copy_slot(&mut self, from: Slot, to: Slot) -> Result<(), DeviceLost> {
         self.arena.copy_slot(from, to);
+        Ok(())
     }
 
-    fn copy_page(&mut self, from: Page, to: Page) {
+    fn copy_page(&mut self, from: Page, to: Page) -> Result<(), DeviceLost> {
         self.arena.copy_page(from, to);
+        Ok(())
     }
 
     fn parked_bytes(&self, pages: u32) -> u64 {
         self.arena.parked_bytes(pages)
     }
 
-    fn park(&mut self, slot: Slot, pages: &[Page]) -> Option<Parked> {
-        Some(self.arena.park(slot, pages).parked())
+    fn park(&mut self, slot: Slot, pages: &[Page]) -> Result<Option<Parked>, DeviceLost> {
+        Ok(Some(self.arena.park(slot, pages).parked()))
     }
 
-    fn restore(&mut self, parked: &Parked, slot: Slot, pages: &[Page]) {
+    fn restore(&mut self, parked: &Parked, slot: Slot, pages: &[Page]) -> Result<(), DeviceLost> {
         self.arena.restore(Plain::of(parked), slot, pages);
+        Ok(())
     }
 
     fn stage(&mut self, weights: Incoming) -> Result<(), WeightsError> {

@@ -117,7 +117,7 @@ fn run(
             let insets = images.insets(rows.clone(), features);
             sequence.run(backend, &request.input_ids[rows.clone()], &insets, Want::All)?;
             for row in 0..rows.len() {
-                outputs.logits.extend_from_slice(backend.logits(row as u32));
+                outputs.logits.extend_from_slice(backend.logits(row as u32)?);
             }
         }
     }
@@ -138,7 +138,7 @@ fn decode(
             outputs.decode_logits.extend_from_slice(&outputs.logits[last..]);
         } else {
             sequence.run(backend, &outputs.decode_tokens[step - 1..], &[], Want::Last)?;
-            outputs.decode_logits.extend_from_slice(backend.logits(0));
+            outputs.decode_logits.extend_from_slice(backend.logits(0)?);
         }
         outputs.decode_tokens.push(likeliest(&outputs.decode_logits[at..]));
     }

@@ -7,6 +7,9 @@
 //! Nothing a session computes depends on its neighbours: spans are cut by its own tokens (`sequence.rs`), draws take numbers from its own
 //! counter, and a backend gives a row the same result whatever else is in the batch. Parking and restoring copy bits; a fork copies a
 //! state that the very same spans had made. So a session gets the tokens it would get alone.
+//!
+//! A device that fails may say so at any call. The iteration stops at that very call ([`DeviceLost`] goes up by `?`): what it had not answered yet is
+//! answered with the failure, nothing is read from the device any more, and the engine ends.
 
 mod admit;
 mod batch;
@@ -15,7 +18,7 @@ mod weights;
 
 use std::collections::{HashMap, VecDeque};
 
-use furrow_model::backend::{Backend, Incoming, Room};
+use furrow_model::backend::{Backend, DeviceLost, Incoming, Room};
 use furrow_model::sample::Sampler;
 use furrow_rollout::{FinishReason, PolicyVersion, StateOrigin};
 use furrow_telemetry::{DeviceTime, DeviceUse, TimeSource};
@@ -97,9 +100,9 @@ pub enum Fault {
     /// The device would not run the session's tokens or tiles.
     #[error("the device refused the step: {0}")]
     Refused(String),
-    /// The device cannot be used any more.
-    #[error("the device failed: {0}")]
-    Device(String),
+    /// The device cannot be used any more. The session can go on elsewhere.
+    #[error(transparent)]
+    Device(#[from] DeviceLost),
     /// The session is not open, or failed before.
     #[error("the session is gone")]
     Gone,
@@ -163,7 +166,7 @@ pub struct Engine {
     /// Counts iterations and arrivals: who waited longest.
     clock: u64,
     /// Why the device cannot be used any more.
-    broken: Option<String>,
+    lost: Option<DeviceLost>,
     is_stopped: bool,
 }
 
@@ -202,7 +205,7 @@ impl Engine {
             sessions: HashMap::new(),
             waiting: VecDeque::new(),
             clock: 0,
-            broken: None,
+            lost: None,
             is_stopped: false,
         })
     }
@@ -218,9 +221,9 @@ impl Engine {
         self.places_max
     }
 
-    /// Runs until it is told to stop, nobody can ask any more or the device has failed. No other code calls the device.
-    pub fn run(mut self, mut events: mpsc::Receiver<Event>) -> Self {
-        while !self.is_stopped && self.broken.is_none() {
+    /// Runs until it is stopped, every sender of events is gone or the device has failed. No other code calls the device.
+    pub fn run(mut self, events: &mut mpsc::Receiver<Event>) -> Self {
+        while !self.is_stopped && self.lost.is_none() {
             if self.is_idle() {
                 let Some(event) = events.blocking_recv() else { return self };
                 self.apply(event);
@@ -231,6 +234,11 @@ impl Engine {
             self.step();
         }
         self
+    }
+
+    /// Why the device cannot be used any more, if it failed.
+    pub fn lost(&self) -> Option<&DeviceLost> {
+        self.lost.as_ref()
     }
 
     /// Whether nothing is asked for.
@@ -262,13 +270,20 @@ impl Engine {
         self.device.idle_because(DeviceUse::Host);
         self.sweep();
         self.clock += 1;
-        self.take_weights();
-        self.admit();
-        if self.broken.is_none() {
-            self.run_batch();
+        if let Err(lost) = self.use_device() {
+            self.lose(lost);
         }
-        self.fail_if_broken();
         self.device.idle_because(self.why_idle());
+    }
+
+    /// All that an iteration does with the device, up to the call that finds it lost.
+    fn use_device(&mut self) -> Result<(), DeviceLost> {
+        if let Some(lost) = &self.lost {
+            return Err(lost.clone());
+        }
+        self.take_weights()?;
+        self.admit()?;
+        self.run_batch()
     }
 
     /// Where the device's time went until now.
@@ -292,8 +307,8 @@ impl Engine {
     }
 
     fn open(&mut self, id: SessionId, rebuilt: bool, life: CancellationToken) -> Result<(), Fault> {
-        if let Some(why) = &self.broken {
-            return Err(Fault::Device(why.clone()));
+        if let Some(lost) = &self.lost {
+            return Err(lost.clone().into());
         }
         if self.sessions.len() >= self.places_max as usize {
             return Err(Fault::Full { places: self.places_max });
@@ -399,13 +414,21 @@ impl Engine {
         assert_eq!(self.snapshots.awaited(), 0);
     }
 
-    fn fail_if_broken(&mut self) {
-        let Some(why) = self.broken.clone() else { return };
-        tracing::error!(why, "the device failed; all sessions end");
+    /// Answers all that is asked for with the failure. No session is at fault.
+    fn lose(&mut self, lost: DeviceLost) {
+        if self.lost.is_none() {
+            tracing::error!(
+                why = lost.0,
+                sessions = self.sessions.len(),
+                "the device failed; its sessions can go on elsewhere"
+            );
+        }
         let all: Vec<SessionId> = self.sessions.keys().copied().collect();
         for id in all {
-            self.fail(id, Fault::Device(why.clone()));
+            self.fail(id, lost.clone().into());
         }
+        self.lose_weights(&lost);
+        self.lost = Some(lost);
     }
 }
 

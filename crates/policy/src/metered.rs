@@ -1,7 +1,7 @@
 //! A device whose every microsecond is accounted for: what it did, or why it did nothing.
 
 use furrow_model::backend::{
-    Backend, BackendError, Feature, Incoming, Page, Parked, Room, Slot, Span, WeightsError,
+    Backend, BackendError, DeviceLost, Feature, Incoming, Page, Parked, Room, Slot, Span, WeightsError,
 };
 use furrow_model::config::Config;
 use furrow_model::floor::{Batch, Device, Part, Prefill, seconds};
@@ -61,6 +61,19 @@ impl Metered {
     }
 }
 
+/// Where a test may have the device fail: `FAILPOINTS=device.sample=40*off->return(launch failed)` is a device that shows a failed kernel at the 41st draw.
+#[cfg(feature = "failpoints")]
+fn fault(point: &str) -> Result<(), DeviceLost> {
+    fail::fail_point!(point, |why| Err(DeviceLost(why.unwrap_or_else(|| "a test had it fail".to_owned()))));
+    Ok(())
+}
+
+/// Nothing.
+#[cfg(not(feature = "failpoints"))]
+fn fault(_point: &str) -> Result<(), DeviceLost> {
+    Ok(())
+}
+
 /// Floors of a batch's two parts on a device.
 pub fn floor_of(batch: &[Span<'_>], model: &Config, device: &Device) -> Batch {
     let [decode, prefill] = parts_of(batch, model);
@@ -88,6 +101,7 @@ impl Backend for Metered {
 
     /// What is asked for while a batch runs is done beside it.
     fn encode(&mut self, tiles: &[Tile]) -> Result<Vec<Feature>, BackendError> {
+        fault("device.encode")?;
         if self.batch.is_some() && self.device.encodes_beside() {
             return self.device.encode(tiles);
         }
@@ -98,8 +112,8 @@ impl Backend for Metered {
         self.device.encodes_beside()
     }
 
-    fn await_tiles(&mut self) {
-        self.doing(DeviceUse::Vision, |device| device.await_tiles());
+    fn await_tiles(&mut self) -> Result<(), DeviceLost> {
+        self.doing(DeviceUse::Vision, |device| device.await_tiles())
     }
 
     fn release(&mut self, features: &[Feature]) {
@@ -109,9 +123,10 @@ impl Backend for Metered {
     /// What it waits for first is not its own time, where the device tells. It ends with what is drawn from it.
     fn run(&mut self, batch: &[Span<'_>]) -> Result<(), BackendError> {
         if batch.iter().any(|span| !span.insets.is_empty()) {
-            self.await_tiles();
+            self.await_tiles()?;
         }
-        self.await_states(batch);
+        self.await_states(batch)?;
+        fault("device.run")?;
         let floor = floor_of(batch, self.device.config(), self.rates);
         let began = self.time.micros();
         self.account.enter(DeviceUse::Decode, began);
@@ -123,8 +138,9 @@ impl Backend for Metered {
         done
     }
 
-    fn logits(&mut self, row: u32) -> &[f32] {
+    fn logits(&mut self, row: u32) -> Result<&[f32], DeviceLost> {
         self.end_batch();
+        fault("device.logits")?;
         let Self { device, account, time, idle, .. } = self;
         account.enter(DeviceUse::Copy, time.micros());
         let logits = device.logits(row);
@@ -132,42 +148,43 @@ impl Backend for Metered {
         logits
     }
 
-    fn sample(&mut self, picks: &[Pick<'_>]) -> Vec<Picked> {
+    fn sample(&mut self, picks: &[Pick<'_>]) -> Result<Vec<Picked>, DeviceLost> {
+        fault("device.sample")?;
         let picked = self.device.sample(picks);
         self.end_batch();
         picked
     }
 
-    fn clear(&mut self, slot: Slot) {
-        self.doing(DeviceUse::Copy, |device| device.clear(slot));
+    fn clear(&mut self, slot: Slot) -> Result<(), DeviceLost> {
+        self.doing(DeviceUse::Copy, |device| device.clear(slot))
     }
 
-    fn copy_slot(&mut self, from: Slot, to: Slot) {
-        self.doing(DeviceUse::Copy, |device| device.copy_slot(from, to));
+    fn copy_slot(&mut self, from: Slot, to: Slot) -> Result<(), DeviceLost> {
+        self.doing(DeviceUse::Copy, |device| fault("device.copy").and_then(|()| device.copy_slot(from, to)))
     }
 
-    fn copy_page(&mut self, from: Page, to: Page) {
-        self.doing(DeviceUse::Copy, |device| device.copy_page(from, to));
+    fn copy_page(&mut self, from: Page, to: Page) -> Result<(), DeviceLost> {
+        self.doing(DeviceUse::Copy, |device| device.copy_page(from, to))
     }
 
     fn parked_bytes(&self, pages: u32) -> u64 {
         self.device.parked_bytes(pages)
     }
 
-    fn park(&mut self, slot: Slot, pages: &[Page]) -> Option<Parked> {
+    fn park(&mut self, slot: Slot, pages: &[Page]) -> Result<Option<Parked>, DeviceLost> {
         self.doing(DeviceUse::Copy, |device| device.park(slot, pages))
     }
 
-    fn is_moving(&mut self, slot: Slot, pages: &[Page]) -> bool {
+    fn is_moving(&mut self, slot: Slot, pages: &[Page]) -> Result<bool, DeviceLost> {
         self.device.is_moving(slot, pages)
     }
 
-    fn await_states(&mut self, batch: &[Span<'_>]) {
-        self.doing(DeviceUse::Copy, |device| device.await_states(batch));
+    fn await_states(&mut self, batch: &[Span<'_>]) -> Result<(), DeviceLost> {
+        self.doing(DeviceUse::Copy, |device| device.await_states(batch))
     }
 
-    fn restore(&mut self, parked: &Parked, slot: Slot, pages: &[Page]) {
-        self.doing(DeviceUse::Copy, |device| device.restore(parked, slot, pages));
+    fn restore(&mut self, parked: &Parked, slot: Slot, pages: &[Page]) -> Result<(), DeviceLost> {
+        self.doing(DeviceUse::Copy, |device| device.restore(parked, slot, pages))
     }
 
     fn stage(&mut self, weights: Incoming) -> Result<(), WeightsError> {

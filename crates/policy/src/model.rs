@@ -11,13 +11,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use furrow_model::backend::DeviceLost;
 use furrow_model::config::VisionConfig;
 use furrow_model::sample::Allowed;
 use furrow_model::template::Template;
 use furrow_model::vision::Resample;
 use furrow_rollout::{ContextPolicy, Grammar, Hashes, PolicyKind, PolicyVersion, WeightsOrder};
 use furrow_wire::{Opening, PastStep};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::constrain::{Caps, Constraint, ConstraintError, Lexicon};
@@ -46,6 +47,8 @@ pub struct Model {
 /// What sessions have in common.
 struct Shared {
     events: mpsc::Sender<Event>,
+    /// Why the engine has ended; `None` while it runs.
+    ended: watch::Receiver<Option<Ended>>,
     sessions: AtomicU64,
     template: Template,
     marks: Marks,
@@ -67,6 +70,26 @@ struct Shared {
     on_swap: OnSwap,
     audit: Option<Audit>,
     in_use: Mutex<InUse>,
+}
+
+/// Why an engine runs no more.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum Ended {
+    /// Its device failed.
+    #[error(transparent)]
+    Device(#[from] DeviceLost),
+    /// The worker stops.
+    #[error("its engine was stopped")]
+    Stopped,
+    /// A bug.
+    #[error("its engine ended by a panic; the log says where")]
+    Panicked,
+}
+
+impl Ended {
+    fn of(lost: Option<&DeviceLost>) -> Self {
+        lost.map_or(Self::Stopped, |lost| lost.clone().into())
+    }
 }
 
 /// The weights that new sessions run on.
@@ -124,7 +147,8 @@ impl Policy for Model {
         let (version, vision) = (order.version, hashes.vision);
         let new = NewWeights { version, vision, weights: incoming, done };
         self.shared.tell(Event::Weights(Box::new(new))).await.map_err(|why| why.to_string())?;
-        let swapped = answer.await.map_err(|_| gone().to_string())?.map_err(|why| why.to_string())?;
+        let swapped =
+            answer.await.map_err(|_| self.shared.gone().to_string())?.map_err(|why| why.to_string())?;
         *self.shared.in_use.lock().unwrap_or_else(PoisonError::into_inner) =
             InUse { version, weights_sha256: hashes.weights };
         let Swapped { pause_micros, sessions, old_versions } = swapped;
@@ -133,8 +157,10 @@ impl Policy for Model {
     }
 
     async fn failed(&self) -> String {
-        self.shared.events.closed().await;
-        "the engine has stopped; the log says why".into()
+        let mut ended = self.shared.ended.clone();
+        let ended = ended.wait_for(Option::is_some).await.ok().and_then(|ended| ended.clone());
+        // A thread that went without a word panicked.
+        ended.unwrap_or(Ended::Panicked).to_string()
     }
 
     async fn stop(&self) {
@@ -187,7 +213,7 @@ impl Shared {
         let (opened, answer) = oneshot::channel();
         let rebuilt = opening.past_steps > 0;
         self.tell(Event::Open { session: id, rebuilt, life, opened }).await?;
-        let answer = answer.await.map_err(|_| gone())?;
+        let answer = answer.await.map_err(|_| self.gone())?;
         answer.map_err(|fault| fault_at(0, &fault))?;
         Ok(session)
     }
@@ -197,7 +223,14 @@ impl Shared {
     }
 
     async fn tell(&self, event: Event) -> Result<(), PolicyError> {
-        self.events.send(event).await.map_err(|_| gone())
+        self.events.send(event).await.map_err(|_| self.gone())
+    }
+
+    /// What a session is told that finds no engine.
+    fn gone(&self) -> PolicyError {
+        let ended = self.ended.borrow().clone();
+        let why = ended.map_or_else(|| "its engine has stopped".to_owned(), |ended| ended.to_string());
+        PolicyError::Gone { why }
     }
 
     /// The automaton for a session's grammar, made when the first asks for it.
@@ -238,10 +271,6 @@ impl Shared {
     fn reply_tokens_max(&self, max_tokens: u32) -> u32 {
         max_tokens + u32::from(self.caps.is_none())
     }
-}
-
-fn gone() -> PolicyError {
-    PolicyError::Gone { why: "its engine has stopped".into() }
 }
 
 /// What a fault of the engine means for a session.

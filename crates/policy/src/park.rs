@@ -1,6 +1,6 @@
 //! States parked in host memory: what idle sessions cost when the device has no place for them, within its room for them.
 
-use furrow_model::backend::{Backend, Parked};
+use furrow_model::backend::{Backend, DeviceLost, Parked};
 
 use crate::slots::Place;
 
@@ -40,16 +40,16 @@ impl Lot {
     }
 
     /// Copies a state out of the device if there is room for it.
-    pub fn park(&mut self, device: &mut dyn Backend, place: &Place) -> Option<Parked> {
+    pub fn park(&mut self, device: &mut dyn Backend, place: &Place) -> Result<Option<Parked>, DeviceLost> {
         let bytes = self.bytes_of(place.pages.len() as u32);
         if self.bytes + bytes > self.bytes_max {
-            return None;
+            return Ok(None);
         }
-        let parked = device.park(place.slot, &place.pages)?;
+        let Some(parked) = device.park(place.slot, &place.pages)? else { return Ok(None) };
         debug_assert_eq!(parked.bytes(), bytes, "a state takes what its backend said");
         self.bytes += bytes;
         self.parked += 1;
-        Some(parked)
+        Ok(Some(parked))
     }
 
     /// A parked state was restored or is needed no more.

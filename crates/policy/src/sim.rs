@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use furrow_model::backend::{
-    Backend, BackendError, Feature, Incoming, Inset, PAGE_TOKENS, Page, Parked, Plain, Room, Slot, Span,
-    Want, WeightsError,
+    Backend, BackendError, DeviceLost, Feature, Incoming, Inset, PAGE_TOKENS, Page, Parked, Plain, Room,
+    Slot, Span, Want, WeightsError,
 };
 use furrow_model::config::{AttentionConfig, Config, LayerKind, SsmConfig, TextConfig};
 use furrow_model::sample::{Pick, Picked, pick};
@@ -193,9 +193,9 @@ impl Backend for Sim {
         self.settings.beside
     }
 
-    fn is_moving(&mut self, slot: Slot, _: &[Page]) -> bool {
+    fn is_moving(&mut self, slot: Slot, _: &[Page]) -> Result<bool, DeviceLost> {
         self.asked += 1;
-        self.settings.beside && mix(self.asked, slot.0.into()).is_multiple_of(4)
+        Ok(self.settings.beside && mix(self.asked, slot.0.into()).is_multiple_of(4))
     }
 
     fn release(&mut self, features: &[Feature]) {
@@ -221,24 +221,27 @@ impl Backend for Sim {
         Ok(())
     }
 
-    fn logits(&mut self, row: u32) -> &[f32] {
-        &self.logits[row as usize]
+    fn logits(&mut self, row: u32) -> Result<&[f32], DeviceLost> {
+        Ok(&self.logits[row as usize])
     }
 
-    fn sample(&mut self, picks: &[Pick<'_>]) -> Vec<Picked> {
-        picks.iter().map(|one| pick(&self.logits[one.row as usize], one)).collect()
+    fn sample(&mut self, picks: &[Pick<'_>]) -> Result<Vec<Picked>, DeviceLost> {
+        Ok(picks.iter().map(|one| pick(&self.logits[one.row as usize], one)).collect())
     }
 
-    fn clear(&mut self, slot: Slot) {
+    fn clear(&mut self, slot: Slot) -> Result<(), DeviceLost> {
         self.slots[slot.0 as usize] = SlotState::default();
+        Ok(())
     }
 
-    fn copy_slot(&mut self, from: Slot, to: Slot) {
+    fn copy_slot(&mut self, from: Slot, to: Slot) -> Result<(), DeviceLost> {
         self.slots[to.0 as usize] = self.slots[from.0 as usize];
+        Ok(())
     }
 
-    fn copy_page(&mut self, from: Page, to: Page) {
+    fn copy_page(&mut self, from: Page, to: Page) -> Result<(), DeviceLost> {
         self.pages[to.0 as usize] = self.pages[from.0 as usize];
+        Ok(())
     }
 
     fn parked_bytes(&self, pages: u32) -> u64 {
@@ -246,7 +249,7 @@ impl Backend for Sim {
         8 * (3 + u64::from(pages) * PAGE_TOKENS as u64)
     }
 
-    fn park(&mut self, slot: Slot, pages: &[Page]) -> Option<Parked> {
+    fn park(&mut self, slot: Slot, pages: &[Page]) -> Result<Option<Parked>, DeviceLost> {
         let SlotState { hash, tokens, poisoned } = self.slots[slot.0 as usize];
         let state = [hash, u64::from(tokens), u64::from(poisoned)];
         let values = pages.iter().flat_map(|page| self.pages[page.0 as usize]);
@@ -254,10 +257,10 @@ impl Backend for Sim {
             state: state.iter().flat_map(|value| value.to_le_bytes()).collect(),
             pages: values.flat_map(u64::to_le_bytes).collect(),
         };
-        Some(plain.parked())
+        Ok(Some(plain.parked()))
     }
 
-    fn restore(&mut self, parked: &Parked, slot: Slot, pages: &[Page]) {
+    fn restore(&mut self, parked: &Parked, slot: Slot, pages: &[Page]) -> Result<(), DeviceLost> {
         let words = |bytes: &[u8]| -> Vec<u64> {
             let eights = bytes.chunks_exact(8);
             eights.map(|eight| eight.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))).collect()
@@ -269,6 +272,7 @@ impl Backend for Sim {
         for (page, values) in pages.iter().zip(words(&parked.pages).chunks_exact(PAGE_TOKENS)) {
             self.pages[page.0 as usize].copy_from_slice(values);
         }
+        Ok(())
     }
 
     fn stage(&mut self, weights: Incoming) -> Result<(), WeightsError> {

@@ -8,6 +8,7 @@ mod case;
 mod chosen;
 mod doors;
 mod life;
+mod lost;
 mod made;
 mod measured;
 mod pair;

@@ -37,8 +37,8 @@ impl Pair {
 
     #[track_caller]
     fn compare(&mut self, row: u32) -> Vec<f32> {
-        let got = self.device.logits(row).to_vec();
-        let error = relative_rms(&got, self.cpu.logits(row));
+        let got = self.device.logits(row).unwrap().to_vec();
+        let error = relative_rms(&got, self.cpu.logits(row).unwrap());
         // A row alone may be off a little more than the mean of many.
         assert!(error <= 2.0 * self.bound, "{}: row {row} is off by {error:e}", self.name);
         got
@@ -58,21 +58,24 @@ impl Pair {
     }
 
     pub fn copy_slot(&mut self, from: u32, to: u32) {
-        self.cpu.copy_slot(Slot(from), Slot(to));
-        self.device.copy_slot(Slot(from), Slot(to));
+        self.cpu.copy_slot(Slot(from), Slot(to)).unwrap();
+        self.device.copy_slot(Slot(from), Slot(to)).unwrap();
     }
 
     pub fn copy_page(&mut self, from: u32, to: u32) {
-        self.cpu.copy_page(Page(from), Page(to));
-        self.device.copy_page(Page(from), Page(to));
+        self.cpu.copy_page(Page(from), Page(to)).unwrap();
+        self.device.copy_page(Page(from), Page(to)).unwrap();
     }
 
     pub fn park(&mut self, slot: u32, pages: &[Page]) -> [Parked; 2] {
-        [self.cpu.park(Slot(slot), pages).unwrap(), self.device.park(Slot(slot), pages).unwrap()]
+        [
+            self.cpu.park(Slot(slot), pages).unwrap().unwrap(),
+            self.device.park(Slot(slot), pages).unwrap().unwrap(),
+        ]
     }
 
     pub fn restore(&mut self, [of_cpu, of_device]: &[Parked; 2], slot: u32, pages: &[Page]) {
-        self.cpu.restore(of_cpu, Slot(slot), pages);
-        self.device.restore(of_device, Slot(slot), pages);
+        self.cpu.restore(of_cpu, Slot(slot), pages).unwrap();
+        self.device.restore(of_device, Slot(slot), pages).unwrap();
     }
 }

@@ -38,8 +38,8 @@ fn a_parked_session_comes_back_bit_for_bit_into_other_places() {
         );
         // Somebody else works in its place meanwhile, over whatever it left there.
         pair.extend(&mut sequence(0), &other);
-        pair.cpu.clear(Slot(0));
-        pair.device.clear(Slot(0));
+        pair.cpu.clear(Slot(0)).unwrap();
+        pair.device.clear(Slot(0)).unwrap();
         pair.restore(&parked, 2, &pages([17, 9]));
         drop(parked);
         let mut own = Sequence::new(Slot(2), pages([17, 9, 20]));
@@ -71,7 +71,7 @@ fn turns(case: &Case, device: &mut dyn Device) -> Vec<Vec<u32>> {
     let mut say = |device: &mut dyn Device, own: &mut Sequence, tokens: &[u32]| {
         device.run(&[own.span(tokens, &[], Want::Last)]).unwrap();
         own.advance(tokens.len());
-        said.push(device.logits(0).to_vec());
+        said.push(device.logits(0).unwrap().to_vec());
     };
     let ids = case.ids(9, 80);
     let (mut first, mut second) = (sequence(0), sequence(1));
@@ -80,21 +80,21 @@ fn turns(case: &Case, device: &mut dyn Device) -> Vec<Vec<u32>> {
     // Both go on once more without anybody asking what came of it: a state leaves after the batches that made it.
     device.run(&[first.span(&ids[66..67], &[], Want::Last)]).unwrap();
     first.advance(1);
-    let parked = device.park(Slot(0), &pages([0, 1])).unwrap();
-    assert!(device.park(Slot(1), &pages([8, 9])).is_none(), "there is room for one");
+    let parked = device.park(Slot(0), &pages([0, 1])).unwrap().unwrap();
+    assert!(device.park(Slot(1), &pages([8, 9])).unwrap().is_none(), "there is room for one");
     // A third begins where the first one still is.
     let mut third = Sequence::new(Slot(0), pages([0, 1]));
     device.run(&[third.span(&ids[20..30], &[], Want::Last)]).unwrap();
     third.advance(10);
-    device.restore(&parked, Slot(2), &pages([17, 20]));
+    device.restore(&parked, Slot(2), &pages([17, 20])).unwrap();
     drop(parked);
     // The second goes to where the first one has just come from.
-    let parked = device.park(Slot(1), &pages([8, 9])).unwrap();
+    let parked = device.park(Slot(1), &pages([8, 9])).unwrap().unwrap();
     // A fork of the first, which may still be coming, over the second, which may still be going.
-    device.copy_slot(Slot(2), Slot(1));
-    device.copy_page(Page(17), Page(8));
-    device.copy_page(Page(20), Page(9));
-    device.clear(Slot(3));
+    device.copy_slot(Slot(2), Slot(1)).unwrap();
+    device.copy_page(Page(17), Page(8)).unwrap();
+    device.copy_page(Page(20), Page(9)).unwrap();
+    device.clear(Slot(3)).unwrap();
     let mut fork = Sequence::new(Slot(1), pages([8, 9]));
     fork.advance(67);
     let mut first = Sequence::new(Slot(2), pages([17, 20]));
@@ -102,15 +102,15 @@ fn turns(case: &Case, device: &mut dyn Device) -> Vec<Vec<u32>> {
     say(device, &mut fork, &ids[70..72]);
     say(device, &mut first, &ids[67..69]);
     say(device, &mut third, &ids[30..33]);
-    device.restore(&parked, Slot(0), &pages([1, 0]));
+    device.restore(&parked, Slot(0), &pages([1, 0])).unwrap();
     drop(parked);
     let mut second = Sequence::new(Slot(0), pages([1, 0]));
     second.advance(69);
     // Its pages hold what the second wrote before they are parked again.
     say(device, &mut second, &ids[72..73]);
-    let parked = device.park(Slot(0), &pages([1, 0])).unwrap();
-    device.clear(Slot(0));
-    device.restore(&parked, Slot(3), &pages([2, 3]));
+    let parked = device.park(Slot(0), &pages([1, 0])).unwrap().unwrap();
+    device.clear(Slot(0)).unwrap();
+    device.restore(&parked, Slot(3), &pages([2, 3])).unwrap();
     let mut second = Sequence::new(Slot(3), pages([2, 3]));
     second.advance(70);
     say(device, &mut second, &ids[73..75]);
@@ -164,37 +164,37 @@ fn batches_go_on_while_others_are_parked() {
     let (mut first, mut second) = (sequence(0), sequence(1));
     first.run(&mut *device, &ids[..66], &[], Want::Last).unwrap();
     second.run(&mut *device, &ids[..5], &[], Want::Last).unwrap();
-    device.copy_slot(Slot(0), Slot(3));
+    device.copy_slot(Slot(0), Slot(3)).unwrap();
     device.wait().unwrap();
-    let parked = device.park(Slot(0), &pages([0, 1])).unwrap();
+    let parked = device.park(Slot(0), &pages([0, 1])).unwrap().unwrap();
     let under_way = put_off();
     assert!(under_way > 0, "it is on its way");
-    assert!(device.is_moving(Slot(0), &[]) && device.is_moving(Slot(3), &pages([1])));
-    assert!(!device.is_moving(Slot(1), &pages([8])));
+    assert!(device.is_moving(Slot(0), &[]).unwrap() && device.is_moving(Slot(3), &pages([1])).unwrap());
+    assert!(!device.is_moving(Slot(1), &pages([8])).unwrap());
     second.run(&mut *device, &ids[5..6], &[], Want::Last).unwrap();
-    assert!(device.logits(0).iter().all(|logit| logit.is_finite()));
+    assert!(device.logits(0).unwrap().iter().all(|logit| logit.is_finite()));
     // A fork shares the full page: it reads there, and so does the copy.
     let mut fork = Sequence::new(Slot(3), pages([0, 30]));
     fork.advance(64);
     fork.run(&mut *device, &ids[64..65], &[], Want::Last).unwrap();
-    device.logits(0);
+    device.logits(0).unwrap();
     assert_eq!(put_off(), under_way, "they wait for none of it");
     // Into its slot, which is cleared in its turn, and another page.
-    device.clear(Slot(0));
+    device.clear(Slot(0)).unwrap();
     assert!(put_off() > under_way);
     second.run(&mut *device, &ids[6..7], &[], Want::Last).unwrap();
     assert!(put_off() > under_way, "a place that nobody runs in is waited for by nobody");
     let mut third = Sequence::new(Slot(0), pages([20]));
     third.run(&mut *device, &ids[..2], &[], Want::Last).unwrap();
     assert_eq!(put_off(), 0, "its place had to be left first");
-    device.restore(&parked, Slot(2), &pages([17, 9]));
+    device.restore(&parked, Slot(2), &pages([17, 9])).unwrap();
     assert!(put_off() > 0);
     second.run(&mut *device, &ids[7..8], &[], Want::Last).unwrap();
-    device.logits(0);
+    device.logits(0).unwrap();
     assert!(put_off() > 0, "it comes beside the batch");
-    assert!(device.is_moving(Slot(2), &[]));
+    assert!(device.is_moving(Slot(2), &[]).unwrap());
     device.wait().unwrap();
-    assert!(!device.is_moving(Slot(2), &pages([17, 9])), "it has come");
+    assert!(!device.is_moving(Slot(2), &pages([17, 9])).unwrap(), "it has come");
 }
 
 #[test]
@@ -218,10 +218,11 @@ fn a_machine_that_lends_too_little_for_parked_states_says_how_much() {
     // What is lent to the byte is enough, and what holds no state is refused when it is asked for.
     let mut device = open(10 * page, 10 * page + 1).unwrap();
     let each = device.parked_bytes(1);
-    let held: Vec<_> = (0..10 * page / each).map(|_| device.park(Slot(0), &pages([0])).unwrap()).collect();
-    assert!(device.park(Slot(0), &pages([0])).is_none());
+    let held: Vec<_> =
+        (0..10 * page / each).map(|_| device.park(Slot(0), &pages([0])).unwrap().unwrap()).collect();
+    assert!(device.park(Slot(0), &pages([0])).unwrap().is_none());
     assert_eq!(held.iter().map(Parked::bytes).sum::<u64>(), 10 * page / each * each);
     drop(held);
-    assert!(device.park(Slot(0), &pages([0])).is_some());
-    assert!(open(0, 0).unwrap().park(Slot(0), &[]).is_none());
+    assert!(device.park(Slot(0), &pages([0])).unwrap().is_some());
+    assert!(open(0, 0).unwrap().park(Slot(0), &[]).unwrap().is_none());
 }

@@ -101,7 +101,7 @@ fn places_taken(case: &Case, device: &mut dyn Device) -> Vec<u32> {
     show(device, 3, last[0]);
     let said = own.iter().flat_map(|own| {
         device.run(&[own.span(&case.ids(60, 1), &[], Want::Last)]).unwrap();
-        device.logits(0).iter().map(|logit| logit.to_bits()).collect::<Vec<_>>()
+        device.logits(0).unwrap().iter().map(|logit| logit.to_bits()).collect::<Vec<_>>()
     });
     said.collect()
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use clap::Args;
-use furrow_model::backend::{Backend as _, PAGE_TOKENS, Page, Parked, Room, Slot};
+use furrow_model::backend::{Backend as _, DeviceLost, PAGE_TOKENS, Page, Parked, Room, Slot};
 use furrow_model::config::LayerKind;
 use furrow_model::cpu::Cpu;
 use furrow_model::kernels::{Attention, Compute, Page as KeyPage, Rows, Team, peak};
@@ -203,13 +203,15 @@ fn copies(ours: &mut Ours, context: u32, report: &mut Report) -> Result<(), Fail
     let rate = |seconds: f64| bytes / seconds / 1e9;
     let plain = rate(fastest(|| target.copy_from_slice(std::hint::black_box(&source))));
     let far = pages.len() as u32;
-    let fork = rate(fastest(|| {
-        ours.cpu.copy_slot(Slot(0), Slot(1));
-        pages.iter().for_each(|page| ours.cpu.copy_page(*page, Page(far + page.0)));
-    }));
+    let fork = timed(|| {
+        ours.cpu.copy_slot(Slot(0), Slot(1))?;
+        pages.iter().try_for_each(|page| ours.cpu.copy_page(*page, Page(far + page.0)))
+    });
+    let fork = rate(fork?);
     let moved: Vec<Page> = pages.iter().map(|page| Page(far + page.0)).collect();
-    let restore = rate(fastest(|| ours.cpu.restore(&parked, Slot(1), &moved)));
-    let park = rate(fastest(|| drop(std::hint::black_box(ours.cpu.park(Slot(0), &pages)))));
+    let restore = rate(timed(|| ours.cpu.restore(&parked, Slot(1), &moved))?);
+    let park = timed(|| ours.cpu.park(Slot(0), &pages).map(|parked| drop(std::hint::black_box(parked))));
+    let park = rate(park?);
     report.add("state of a session", "MB", bytes / 1e6);
     report.add("memory copy", "GB/s", plain);
     report.add("fork / memory copy", "x", fork / plain);
@@ -220,7 +222,7 @@ fn copies(ours: &mut Ours, context: u32, report: &mut Report) -> Result<(), Fail
 
 /// The state in slot 0, in host memory.
 fn parked(ours: &mut Ours, pages: &[Page]) -> Result<Parked, Failure> {
-    Ok(ours.cpu.park(Slot(0), pages).context("no room for a parked state")?)
+    Ok(ours.cpu.park(Slot(0), pages)?.context("no room for a parked state")?)
 }
 
 /// What resident sessions take of this process's memory, against the bytes of their states, keys and values.
@@ -241,7 +243,7 @@ fn memory(ours: &mut Ours, context: u32, report: &mut Report) -> Result<(), Fail
         Cpu::open(Arc::clone(&ours.weights), room, 1, Compute::Float32).context("a second backend")?;
     for slot in 0..RESIDENT {
         let own: Vec<Page> = (slot * each..(slot + 1) * each).map(Page).collect();
-        cpu.restore(&parked, Slot(slot), &own);
+        cpu.restore(&parked, Slot(slot), &own)?;
     }
     let taken = process_usage(process, Memory::Rss).context("this process's memory")?.rss_bytes - before;
     let state = parked.bytes() as f64 * f64::from(RESIDENT);
@@ -283,6 +285,15 @@ fn attention(ours: &Ours, past: u32) -> f64 {
 /// The least seconds that a run measured of itself, of three.
 fn least(mut run: impl FnMut() -> Result<f64, Failure>) -> Result<f64, Failure> {
     (0..3).try_fold(f64::INFINITY, |least, _| Ok(run()?.min(least)))
+}
+
+/// Seconds of the fastest of three runs on a backend.
+fn timed(mut work: impl FnMut() -> Result<(), DeviceLost>) -> Result<f64, Failure> {
+    least(|| {
+        let began = Instant::now();
+        work()?;
+        Ok(began.elapsed().as_secs_f64())
+    })
 }
 
 /// Seconds of the fastest of three runs.

@@ -94,7 +94,7 @@ impl Ours {
     pub fn logits(&mut self, prompt: &[u32]) -> Result<Vec<f32>, BackendError> {
         let pages = self.pages_of(0);
         self.cpu.run(&[span(Slot(0), &pages, 0, prompt)])?;
-        Ok(self.cpu.logits(0).to_vec())
+        Ok(self.cpu.logits(0)?.to_vec())
     }
 
     /// So many token ids.

@@ -14,11 +14,11 @@ pub fn bits(values: &[f32]) -> Vec<u32> {
 /// Logits of all rows of one span, run alone.
 pub fn run(cpu: &mut Cpu, own: &mut Sequence, ids: &[u32]) -> Vec<u32> {
     own.run(cpu, ids, &[], Want::All).unwrap();
-    (0..ids.len()).flat_map(|row| bits(cpu.logits(row as u32))).collect()
+    (0..ids.len()).flat_map(|row| bits(cpu.logits(row as u32).unwrap())).collect()
 }
 
 fn park(cpu: &mut Cpu, own: &Sequence) -> Plain {
-    Plain::of(&cpu.park(own.slot(), &own.pages()[..own.len().div_ceil(64)]).unwrap()).clone()
+    Plain::of(&cpu.park(own.slot(), &own.pages()[..own.len().div_ceil(64)]).unwrap().unwrap()).clone()
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn together(case: &Case, plans: &[Plan], slots: &[u32]) -> Vec<Vec<u32>> {
         let mut row = 0;
         for index in &running {
             for _ in 0..plans[*index].pieces[turn] {
-                logits[*index].extend(bits(cpu.logits(row)));
+                logits[*index].extend(bits(cpu.logits(row).unwrap()));
                 row += 1;
             }
         }
@@ -140,9 +140,9 @@ fn only_wanted_rows_have_logits_and_they_are_the_same_bits() {
             own[1].span(&b, &[], Want::All),
         ];
         cpu.run(&spans).unwrap();
-        assert_eq!(bits(cpu.logits(0)), alone[0][(a.len() - 1) * width..]);
+        assert_eq!(bits(cpu.logits(0).unwrap()), alone[0][(a.len() - 1) * width..]);
         for row in 0..b.len() {
-            assert_eq!(bits(cpu.logits(1 + row as u32)), alone[1][row * width..(row + 1) * width]);
+            assert_eq!(bits(cpu.logits(1 + row as u32).unwrap()), alone[1][row * width..(row + 1) * width]);
         }
     }
 }

@@ -57,9 +57,9 @@ fn pages(numbers: impl IntoIterator<Item = u32>) -> Vec<Page> {
 #[test]
 fn a_copied_slot_on_copied_pages_goes_on_as_the_original_does() {
     for mut fixture in Fixture::all() {
-        fixture.cpu.copy_slot(Slot(0), Slot(3));
+        fixture.cpu.copy_slot(Slot(0), Slot(3)).unwrap();
         for page in 0..fixture.filled() {
-            fixture.cpu.copy_page(Page(page), Page(20 + page));
+            fixture.cpu.copy_page(Page(page), Page(20 + page)).unwrap();
         }
         // The original goes on first and writes into its own pages.
         fixture.check(0, pages(0..8));
@@ -71,8 +71,8 @@ fn a_copied_slot_on_copied_pages_goes_on_as_the_original_does() {
 fn a_fork_shares_the_pages_that_are_full() {
     for mut fixture in Fixture::all() {
         let full = (fixture.first.len() / PAGE_TOKENS) as u32;
-        fixture.cpu.copy_slot(Slot(0), Slot(1));
-        fixture.cpu.copy_page(Page(full), Page(30));
+        fixture.cpu.copy_slot(Slot(0), Slot(1)).unwrap();
+        fixture.cpu.copy_page(Page(full), Page(30)).unwrap();
         let shared = pages((0..full).chain([30]).chain(24..29));
         fixture.check(1, shared);
         fixture.check(0, pages(0..8));
@@ -92,10 +92,10 @@ fn a_parked_sequence_comes_back_into_any_slot_and_pages() {
         // Somebody else works in its place meanwhile.
         let other = fixture.case.ids("prompt_b");
         run(&mut fixture.cpu, &mut sequence(0), &other);
-        fixture.cpu.clear(Slot(0));
+        fixture.cpu.clear(Slot(0)).unwrap();
         let places = pages((10..10 + filled).rev());
         assert_eq!(fixture.cpu.parked_bytes(filled), (parked.state.len() + parked.pages.len()) as u64);
-        fixture.cpu.restore(&parked.clone().parked(), Slot(2), &places);
+        fixture.cpu.restore(&parked.clone().parked(), Slot(2), &places).unwrap();
         assert!(park(&mut fixture.cpu, Slot(2), &places) == parked, "{}", fixture.case.name);
         fixture.check(2, places.into_iter().chain(pages(24..32)).collect());
     }
@@ -104,9 +104,9 @@ fn a_parked_sequence_comes_back_into_any_slot_and_pages() {
 #[test]
 fn a_parked_sequence_comes_back_into_another_backend() {
     for mut fixture in Fixture::all() {
-        let parked = fixture.cpu.park(Slot(0), &pages(0..fixture.filled())).unwrap();
+        let parked = fixture.cpu.park(Slot(0), &pages(0..fixture.filled())).unwrap().unwrap();
         fixture.cpu = fixture.case.open_with(1);
-        fixture.cpu.restore(&parked, Slot(1), &pages(0..fixture.filled()));
+        fixture.cpu.restore(&parked, Slot(1), &pages(0..fixture.filled())).unwrap();
         fixture.check(1, pages(0..8));
     }
 }
@@ -120,14 +120,14 @@ fn a_used_slot_starts_anew() {
         run(&mut cpu, &mut sequence(0), &a);
         assert!(run(&mut cpu, &mut sequence(0), &b) == want, "{}: start 0 clears the slot", case.name);
         let fresh = park(&mut case.open(), Slot(0), &[]);
-        cpu.clear(Slot(0));
+        cpu.clear(Slot(0)).unwrap();
         assert!(park(&mut cpu, Slot(0), &[]) == fresh, "{}: a cleared slot is a fresh one", case.name);
     }
 }
 
 /// A state as the backend parks it.
 fn park(cpu: &mut Cpu, slot: Slot, pages: &[Page]) -> Plain {
-    Plain::of(&cpu.park(slot, pages).unwrap()).clone()
+    Plain::of(&cpu.park(slot, pages).unwrap().unwrap()).clone()
 }
 
 fn all_nan(parked: &Plain) -> Plain {
@@ -145,7 +145,7 @@ fn not_a_number_ends_one_sequence_and_touches_no_other() {
         let mut ill = sequence(1);
         run(&mut cpu, &mut ill, &a);
         let parked = park(&mut cpu, Slot(1), &sick);
-        cpu.restore(&all_nan(&parked).parked(), Slot(1), &sick);
+        cpu.restore(&all_nan(&parked).parked(), Slot(1), &sick).unwrap();
 
         // It stands between two healthy ones.
         let (before, after) = (sequence(0), sequence(2));
@@ -157,7 +157,7 @@ fn not_a_number_ends_one_sequence_and_touches_no_other() {
         cpu.run(&batch).unwrap();
         let rows = b.len() as u32;
         let healthy = |cpu: &mut Cpu, first: u32| -> Vec<u32> {
-            (first..first + rows).flat_map(|row| bits(cpu.logits(row))).collect()
+            (first..first + rows).flat_map(|row| bits(cpu.logits(row).unwrap())).collect()
         };
         assert!(healthy(&mut cpu, 0) == want, "{}: the one before", case.name);
         assert!(healthy(&mut cpu, rows + 1) == want, "{}: the one after", case.name);
@@ -170,7 +170,7 @@ fn not_a_number_ends_one_sequence_and_touches_no_other() {
             allowed: None,
             uniform: 0.0,
         };
-        let picked = cpu.sample(&[greedy(0), greedy(rows), greedy(rows + 1)]);
+        let picked = cpu.sample(&[greedy(0), greedy(rows), greedy(rows + 1)]).unwrap();
         assert!(matches!(picked[..], [Picked::Token(_), Picked::NotFinite, Picked::Token(_)]), "{picked:?}");
 
         // Whoever gets its slot and pages next does not notice.

@@ -179,10 +179,10 @@ fn a_recorded_continuation_fed_token_by_token() {
         let (mut cpu, mut own) = (case.open(), sequence(0));
         let tokens = case.ints("a.decode.tokens");
         own.run(&mut cpu, &case.ids("prompt_a"), &[], Want::Last).unwrap();
-        let mut logits = cpu.logits(0).to_vec();
+        let mut logits = cpu.logits(0).unwrap().to_vec();
         for token in &tokens[..tokens.len() - 1] {
             own.run(&mut cpu, &[*token], &[], Want::Last).unwrap();
-            logits.extend_from_slice(cpu.logits(0));
+            logits.extend_from_slice(cpu.logits(0).unwrap());
         }
         case.near("fed logits", &logits, &case.floats("a.decode.logits_ref64"), case.bounds().logits);
     }
@@ -200,7 +200,8 @@ fn vectors_in_place_of_embeddings() {
         let mut ids = case.ids("prompt_a");
         positions.iter().for_each(|at| ids[*at as usize] = u32::MAX);
         own.run(&mut cpu, &ids, &insets, Want::All).unwrap();
-        let logits: Vec<f32> = (0..ids.len()).flat_map(|row| cpu.logits(row as u32).to_vec()).collect();
+        let logits: Vec<f32> =
+            (0..ids.len()).flat_map(|row| cpu.logits(row as u32).unwrap().to_vec()).collect();
         case.near("logits", &logits, &case.floats("emb.logits_ref64"), case.bounds().logits);
     }
 }
@@ -216,11 +217,12 @@ fn drawn_tokens_carry_the_oracles_logprobs_and_entropy() {
                 .zip(&allowed)
                 .map(|(row, allowed)| Pick { allowed: Some(allowed), ..pick(row, temperature) })
                 .collect();
-            let got: Vec<f32> = tokens(cpu.sample(&picks)).iter().map(|token| token.logprob).collect();
+            let got: Vec<f32> =
+                tokens(cpu.sample(&picks).unwrap()).iter().map(|token| token.logprob).collect();
             case.nearest(name, &got, &case.floats(name), case.bounds().logprob);
         }
         let picks: Vec<Pick<'_>> = (0..ids.len() as u32).map(|row| pick(row, 1.0)).collect();
-        let got: Vec<f32> = tokens(cpu.sample(&picks)).iter().map(|token| token.entropy).collect();
+        let got: Vec<f32> = tokens(cpu.sample(&picks).unwrap()).iter().map(|token| token.entropy).collect();
         case.nearest("a.entropy", &got, &case.floats("a.entropy"), case.stored_bounds().logprob);
     }
 }

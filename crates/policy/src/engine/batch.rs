@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use furrow_model::backend::{Backend as _, BackendError, Inset, Span, Want};
+use furrow_model::backend::{Backend as _, BackendError, DeviceLost, Inset, Span, Want};
 use furrow_model::sample::{Picked, Ranking};
 use furrow_rollout::{FinishReason, PolicyVersion};
 
@@ -67,24 +67,25 @@ fn bring(
 
 impl Engine {
     /// Runs one batch for each version of the weights that has work: one, unless trajectories finish on older ones.
-    pub(super) fn run_batch(&mut self) {
+    pub(super) fn run_batch(&mut self) -> Result<(), DeviceLost> {
         for version in self.versions_ready() {
-            if self.broken.is_none() && self.use_weights(version) {
-                self.run_batch_on(version);
-            }
+            self.use_weights(version)?;
+            self.run_batch_on(version)?;
         }
+        Ok(())
     }
 
-    fn run_batch_on(&mut self, version: PolicyVersion) {
+    fn run_batch_on(&mut self, version: PolicyVersion) -> Result<(), DeviceLost> {
         let ready = self.ready(version);
         let prefill_tokens = self.pace.rows(&ready, self.limits.prefill_tokens);
         let mut batch = plan(ready, Limits { prefill_tokens, ..self.limits });
-        self.leave_out(&mut batch);
-        let insets = self.bring_tiles(&mut batch);
-        if !batch.is_empty() && self.broken.is_none() {
-            self.run_together(&batch, &insets);
+        self.leave_out(&mut batch)?;
+        let insets = self.bring_tiles(&mut batch)?;
+        if !batch.is_empty() {
+            self.run_together(&batch, &insets)?;
         }
         self.features.unpin_all();
+        Ok(())
     }
 
     fn ready(&self, version: PolicyVersion) -> Vec<Ready<SessionId>> {
@@ -107,11 +108,16 @@ impl Engine {
 
     /// Leaves out, of one batch, the spans that would hold up all others: their tiles are not encoded yet, or their states are on their way. Beside the
     /// batch they come, and are in the next one.
-    fn leave_out(&mut self, batch: &mut Vec<SessionId>) {
-        batch.iter().for_each(|id| self.make_writable(*id));
-        let held: Vec<SessionId> = batch.iter().copied().filter(|id| self.would_hold_up(*id)).collect();
+    fn leave_out(&mut self, batch: &mut Vec<SessionId>) -> Result<(), DeviceLost> {
+        let mut held = Vec::new();
+        for id in &*batch {
+            self.make_writable(*id)?;
+            if self.would_hold_up(*id)? {
+                held.push(*id);
+            }
+        }
         if held.len() == batch.len() {
-            return;
+            return Ok(());
         }
         batch.retain(|id| !held.contains(id));
         for id in held {
@@ -119,28 +125,31 @@ impl Engine {
                 step.was_left_out = true;
             }
         }
+        Ok(())
     }
 
-    fn would_hold_up(&mut self, id: SessionId) -> bool {
-        let Some(session) = self.sessions.get(&id) else { return false };
+    fn would_hold_up(&mut self, id: SessionId) -> Result<bool, DeviceLost> {
+        let Some(session) = self.sessions.get(&id) else { return Ok(false) };
         if session.step.as_ref().is_none_or(|step| step.was_left_out) {
-            return false;
+            return Ok(false);
         }
-        let mut is_moving = |place: &Place| self.device.is_moving(place.slot, &place.pages);
-        if session.active_place().is_some_and(&mut is_moving) {
-            return true;
+        if let Some(place) = session.active_place()
+            && self.device.is_moving(place.slot, &place.pages)?
+        {
+            return Ok(true);
         }
         let Some((sequence, span)) = session.span_ahead(false).filter(|_| self.device.encodes_beside())
         else {
-            return false;
+            return Ok(false);
         };
         let vision = self.shelf.vision();
         let mut rows = sequence.tile_rows(span).into_iter();
-        rows.any(|rows| self.features.get(&TileKey { pixels: rows.tile.hash, vision }).is_none())
+        Ok(rows.any(|rows| self.features.get(&TileKey { pixels: rows.tile.hash, vision }).is_none()))
     }
 
-    /// Has tiles encoded beside the batch that was begun: those that the next one shows, if nobody comes between.
-    fn look_ahead(&mut self, batch: &[SessionId]) -> Result<(), BackendError> {
+    /// Has tiles encoded beside the batch that was begun: those that the next one shows, if no session comes between. Tiles that the device refuses are refused
+    /// again where they are shown, and blamed on that session.
+    fn look_ahead(&mut self, batch: &[SessionId]) -> Result<(), DeviceLost> {
         if !self.device.encodes_beside() {
             return Ok(());
         }
@@ -154,8 +163,10 @@ impl Engine {
             let Self { sessions, features, device, shelf, .. } = self;
             let Some(session) = sessions.get(&id).filter(|session| !session.decodes()) else { continue };
             let Some((sequence, span)) = session.span_ahead(batch.contains(&id)) else { continue };
-            if !bring(features, device, &sequence.tile_rows(span), shelf.vision())? {
-                break;
+            match bring(features, device, &sequence.tile_rows(span), shelf.vision()) {
+                Ok(true) => {}
+                Err(BackendError::Device(lost)) => return Err(lost),
+                Ok(false) | Err(_) => break,
             }
         }
         Ok(())
@@ -163,20 +174,19 @@ impl Engine {
 
     /// Has the tiles of every span on the device. A span whose tiles find no room is taken out of the batch: the one before it will
     /// have left by the next.
-    fn bring_tiles(&mut self, batch: &mut Vec<SessionId>) -> Vec<Vec<Inset>> {
+    fn bring_tiles(&mut self, batch: &mut Vec<SessionId>) -> Result<Vec<Vec<Inset>>, DeviceLost> {
         let mut insets = Vec::with_capacity(batch.len());
-        batch.retain(|id| match self.tiles_of(*id) {
-            Ok(Some(found)) => {
-                insets.push(found);
-                true
+        for id in std::mem::take(batch) {
+            match self.tiles_of(id) {
+                Ok(Some(found)) => {
+                    batch.push(id);
+                    insets.push(found);
+                }
+                Ok(None) => {}
+                Err(error) => self.blame(id, error)?,
             }
-            Ok(None) => false,
-            Err(error) => {
-                self.blame(*id, &error);
-                false
-            }
-        });
-        insets
+        }
+        Ok(insets)
     }
 
     fn tiles_of(&mut self, id: SessionId) -> Result<Option<Vec<Inset>>, BackendError> {
@@ -203,54 +213,58 @@ impl Engine {
     }
 
     /// Runs a batch. If the device refuses it as a whole, each span is tried alone, so that only the one at fault fails.
-    fn run_together(&mut self, batch: &[SessionId], insets: &[Vec<Inset>]) {
+    ///
+    /// A device mostly shows a failure where something is read from it, so what was drawn is whole before a session takes any of it.
+    fn run_together(&mut self, batch: &[SessionId], insets: &[Vec<Inset>]) -> Result<(), DeviceLost> {
         let began = Instant::now();
-        batch.iter().for_each(|id| self.make_writable(*id));
+        for id in batch {
+            self.make_writable(*id)?;
+        }
         match (self.run_spans(batch, insets), batch) {
             (Ok(()), _) => {
-                // It was run whole; what fails beside it ends the device, or is refused again where it is shown.
-                if let Err(BackendError::Device(why)) = self.look_ahead(batch) {
-                    self.broken = Some(why);
-                }
-                let picked = self.draw(batch);
+                self.look_ahead(batch)?;
+                let drawn = self.draw(batch)?;
                 self.account(batch, began);
-                self.advance(batch);
-                for Drawn { id, picked, ranking } in picked {
+                self.advance(batch)?;
+                for Drawn { id, picked, ranking } in drawn {
                     self.take(id, picked, ranking);
                 }
+                Ok(())
             }
-            (Err(error), [id]) => self.blame(*id, &error),
-            (Err(BackendError::Device(why)), _) => self.broken = Some(why),
+            (Err(BackendError::Device(lost)), _) => Err(lost),
+            (Err(error), [id]) => self.blame(*id, error),
             (Err(_), _) => {
-                for (id, insets) in batch.iter().zip(insets) {
-                    self.run_together(&[*id], std::slice::from_ref(insets));
-                }
+                let mut alone = batch.iter().zip(insets);
+                alone.try_for_each(|(id, insets)| self.run_together(&[*id], std::slice::from_ref(insets)))
             }
         }
     }
 
-    fn blame(&mut self, id: SessionId, error: &BackendError) {
+    /// Ends a session whose tokens or tiles the device refused. A device that failed is not that session's fault.
+    fn blame(&mut self, id: SessionId, error: BackendError) -> Result<(), DeviceLost> {
         match error {
-            BackendError::Device(why) => self.broken = Some(why.clone()),
-            other => self.fail(id, Fault::Refused(other.to_string())),
+            BackendError::Device(lost) => Err(lost),
+            other => {
+                self.fail(id, Fault::Refused(other.to_string()));
+                Ok(())
+            }
         }
     }
 
     /// Parts the pages that the next span writes to from those of others.
-    fn make_writable(&mut self, id: SessionId) {
-        let Some(session) = self.sessions.get_mut(&id) else { return };
-        let Some(span) = session.next() else { return };
+    fn make_writable(&mut self, id: SessionId) -> Result<(), DeviceLost> {
+        let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
+        let Some(span) = session.next() else { return Ok(()) };
         let (_, is_fork) = session.active();
-        let Some(step) = &mut session.step else { return };
+        let Some(step) = &mut session.step else { return Ok(()) };
         let place = match (&mut session.state, &mut step.fork) {
             (_, Some(fork)) if is_fork => fork.place.as_mut(),
             (State::Device(place), _) => Some(place),
             _ => None,
         };
-        let Some(place) = place else { return };
-        for (from, to) in self.places.make_writable(place, span.start, span.end, &mut step.reserve) {
-            self.device.copy_page(from, to);
-        }
+        let Some(place) = place else { return Ok(()) };
+        let copies = self.places.make_writable(place, span.start, span.end, &mut step.reserve);
+        copies.into_iter().try_for_each(|(from, to)| self.device.copy_page(from, to))
     }
 
     fn run_spans(&mut self, batch: &[SessionId], insets: &[Vec<Inset>]) -> Result<(), BackendError> {
@@ -273,7 +287,7 @@ impl Engine {
     }
 
     /// Draws a token for every session whose logits were wanted, from the rows in the order of the spans.
-    fn draw(&mut self, batch: &[SessionId]) -> Vec<Drawn> {
+    fn draw(&mut self, batch: &[SessionId]) -> Result<Vec<Drawn>, DeviceLost> {
         let Self { device, sessions, sampler, .. } = self;
         let drawing: Vec<_> = batch
             .iter()
@@ -283,17 +297,17 @@ impl Engine {
             })
             .collect();
         let picks: Vec<_> = (0..).zip(&drawing).map(|(row, (_, response))| response.pick(row)).collect();
-        let picked = device.sample(&picks);
+        let picked = device.sample(&picks)?;
         let mut rank = |row: u32, response: &Response, picked: &Picked| match (response.ranks(), picked) {
-            (Some(ranks), Picked::Token(token)) => sampler.rank(device.logits(row), token.id, ranks),
-            _ => None,
+            (Some(ranks), Picked::Token(token)) => Ok(sampler.rank(device.logits(row)?, token.id, ranks)),
+            _ => Ok(None),
         };
         (0..)
             .zip(&drawing)
             .zip(picked)
             .map(|((row, (id, response)), picked)| {
-                let ranking = rank(row, response, &picked);
-                Drawn { id: *id, picked, ranking }
+                let ranking = rank(row, response, &picked)?;
+                Ok(Drawn { id: *id, picked, ranking })
             })
             .collect()
     }
@@ -328,43 +342,51 @@ impl Engine {
     }
 
     /// The spans are in the states: keeps promised snapshots, begins forks, ends steps that asked for nothing.
-    fn advance(&mut self, batch: &[SessionId]) {
+    fn advance(&mut self, batch: &[SessionId]) -> Result<(), DeviceLost> {
         for id in batch {
             let Some(mut session) = self.sessions.remove(id) else { continue };
-            let (_, is_fork) = session.active();
-            let version = Some(self.shelf.on_device());
-            match &mut session.step {
-                Some(step) if is_fork => step.version_min = step.version_min.or(version),
-                _ => session.version_min = session.version_min.or(version),
-            }
-            if let Some(step) = &mut session.step {
-                step.was_left_out = false;
-            }
-            let at_fork_point = session.active_mut().ran();
-            if at_fork_point {
-                self.keep_snapshot(&mut session, is_fork);
-            }
-            if !is_fork {
-                self.begin_fork(&mut session);
-            }
+            let ran = self.ran(&mut session);
             let is_over =
                 session.next().is_none() && session.step.as_ref().is_some_and(|step| !step.is_asked());
+            // Put back also after a failure, so that its step is answered.
             self.sessions.insert(*id, session);
+            ran?;
             if is_over {
                 self.finish(*id, FinishReason::Stop);
             }
         }
+        Ok(())
+    }
+
+    /// A session's span is in its state.
+    fn ran(&mut self, session: &mut Session) -> Result<(), DeviceLost> {
+        let (_, is_fork) = session.active();
+        let version = Some(self.shelf.on_device());
+        match &mut session.step {
+            Some(step) if is_fork => step.version_min = step.version_min.or(version),
+            _ => session.version_min = session.version_min.or(version),
+        }
+        if let Some(step) = &mut session.step {
+            step.was_left_out = false;
+        }
+        let at_fork_point = session.active_mut().ran();
+        if at_fork_point {
+            self.keep_snapshot(session, is_fork)?;
+        }
+        if is_fork { Ok(()) } else { self.begin_fork(session) }
     }
 
     /// Keeps a copy of the state at a fork point that siblings were promised.
-    fn keep_snapshot(&mut self, session: &mut Session, is_fork: bool) {
-        let Some(step) = &mut session.step else { return };
+    fn keep_snapshot(&mut self, session: &mut Session, is_fork: bool) -> Result<(), DeviceLost> {
+        let Some(step) = &mut session.step else { return Ok(()) };
         let (place, tokens, version) = match (&step.fork, &session.state) {
             (Some(fork), _) if is_fork => (fork.place.as_ref(), fork.sequence.done(), step.version_min),
             (_, State::Device(place)) => (Some(place), session.base.done(), session.version_min),
-            _ => return,
+            _ => return Ok(()),
         };
-        let Some(index) = step.promised.iter().position(|(position, _)| *position == tokens) else { return };
+        let Some(index) = step.promised.iter().position(|(position, _)| *position == tokens) else {
+            return Ok(());
+        };
         let (_, name) = step.promised.swap_remove(index);
         self.snapshots.settle(&name);
         if self.snapshots.is_full()
@@ -372,11 +394,12 @@ impl Engine {
         {
             self.places.release(oldest);
         }
-        let (Some(place), Some(slot)) = (place, self.places.take_slot()) else { return };
-        self.device.copy_slot(place.slot, slot);
+        let (Some(place), Some(slot)) = (place, self.places.take_slot()) else { return Ok(()) };
+        self.device.copy_slot(place.slot, slot)?;
         let pages = self.places.share(place, tokens);
         let version = version.unwrap_or(self.shelf.on_device());
         self.snapshots.keep(name, Place { slot, pages }, tokens, version);
+        Ok(())
     }
 
     fn take(&mut self, id: SessionId, picked: Picked, ranking: Option<Ranking>) {

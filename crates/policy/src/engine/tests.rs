@@ -2,6 +2,7 @@
 
 mod alone;
 mod claims;
+mod lost;
 mod swaps;
 mod world;
 

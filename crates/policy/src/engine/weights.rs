@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use furrow_model::backend::{Backend as _, Incoming, WeightsError};
+use furrow_model::backend::{Backend as _, DeviceLost, Incoming, WeightsError};
 use furrow_rollout::PolicyVersion;
 use tokio::sync::{mpsc, oneshot};
 
@@ -89,6 +89,13 @@ struct Coming {
     done: oneshot::Sender<Result<Swapped, WeightsError>>,
 }
 
+impl Coming {
+    /// Says that they do not take over, and why.
+    fn refuse(self, why: WeightsError) {
+        self.done.send(Err(why)).ok();
+    }
+}
+
 impl Default for Swaps {
     fn default() -> Self {
         // 256 MB are 60 ms on a bus of 4 GB/s and 6 ms on one of 40.
@@ -145,11 +152,11 @@ impl Engine {
         let newest = self.shelf.newest();
         if version <= newest {
             let why = format!("version {} is not newer than {}, which is in use", version.0, newest.0);
-            return self.refuse_weights(coming, WeightsError::Refused(why));
+            return coming.refuse(WeightsError::Refused(why));
         }
         if let Some(waited) = self.shelf.coming.replace(coming) {
             let why = format!("version {} came before it took over", version.0);
-            self.refuse_weights(waited, WeightsError::Refused(why));
+            waited.refuse(WeightsError::Refused(why));
         }
     }
 
@@ -166,29 +173,44 @@ impl Engine {
     }
 
     /// Brings some of the weights that are on their way; when all are there, they take over.
-    pub(super) fn take_weights(&mut self) {
-        self.retire_unused();
+    pub(super) fn take_weights(&mut self) -> Result<(), DeviceLost> {
+        self.retire_unused()?;
         if !self.has_weights_to_take() {
-            return;
+            return Ok(());
         }
-        let Some(mut coming) = self.shelf.coming.take() else { return };
+        let Some(mut coming) = self.shelf.coming.take() else { return Ok(()) };
         let began = Instant::now();
-        if let Some(weights) = coming.weights.take()
-            && let Err(why) = self.device.stage(weights)
-        {
-            return self.refuse_weights(coming, why);
-        }
-        match self.device.bring(self.settings.swaps.bring_bytes) {
-            Ok(false) => self.shelf.coming = Some(coming),
+        match self.bring_weights(&mut coming) {
+            Ok(false) => {
+                self.shelf.coming = Some(coming);
+                Ok(())
+            }
             Ok(true) => self.take_over(coming, began),
-            Err(why) => self.refuse_weights(coming, why),
+            Err(why) => {
+                let lost = match &why {
+                    WeightsError::Device(lost) => Err(lost.clone()),
+                    _ => Ok(()),
+                };
+                coming.refuse(why);
+                lost
+            }
         }
     }
 
-    fn take_over(&mut self, coming: Coming, began: Instant) {
-        if let Err(why) = self.exchange(coming.name) {
-            return self.refuse_weights(coming, why);
+    /// Brings some of them; whether they are on the device now.
+    fn bring_weights(&mut self, coming: &mut Coming) -> Result<bool, WeightsError> {
+        if let Some(weights) = coming.weights.take() {
+            self.device.stage(weights)?;
         }
+        let is_whole = self.device.bring(self.settings.swaps.bring_bytes)?;
+        if is_whole {
+            self.exchange(coming.name)?;
+        }
+        Ok(is_whole)
+    }
+
+    /// Weights that are on the device are in use from now on.
+    fn take_over(&mut self, coming: Coming, began: Instant) -> Result<(), DeviceLost> {
         self.shelf.newest = coming.name;
         // A state that is begun with one version and goes on with another is nobody's to start from.
         for session in self.sessions.values_mut().filter(|session| session.pinned.is_none()) {
@@ -197,11 +219,12 @@ impl Engine {
             }
         }
         let pause_micros = began.elapsed().as_micros() as u64;
-        self.retire_unused();
+        let retired = self.retire_unused();
         let old_versions = self.shelf.kept.len() as u32;
         let swapped = Swapped { pause_micros, sessions: self.sessions.len() as u32, old_versions };
         // Whoever brought them may be gone; they are in use all the same.
         coming.done.send(Ok(swapped)).ok();
+        retired
     }
 
     /// What is staged is on the device from now on.
@@ -212,23 +235,23 @@ impl Engine {
         Ok(())
     }
 
-    fn refuse_weights(&mut self, coming: Coming, why: WeightsError) {
-        if let WeightsError::Device(why) = &why {
-            self.broken = Some(why.clone());
+    /// Weights that were on their way to a device that is lost.
+    pub(super) fn lose_weights(&mut self, lost: &DeviceLost) {
+        if let Some(coming) = self.shelf.coming.take() {
+            coming.refuse(lost.clone().into());
         }
-        coming.done.send(Err(why)).ok();
     }
 
     /// Lets go of weights that no session keeps to.
-    fn retire_unused(&mut self) {
+    fn retire_unused(&mut self) -> Result<(), DeviceLost> {
         if self.shelf.kept.is_empty() {
-            return;
+            return Ok(());
         }
         let used: BTreeSet<PolicyVersion> =
             self.sessions.values().filter_map(|session| session.pinned).collect();
         let newest = self.shelf.newest();
-        if !used.contains(&self.shelf.on_device()) && !self.use_weights(newest) {
-            return;
+        if !used.contains(&self.shelf.on_device()) {
+            self.use_weights(newest)?;
         }
         let is_used = |name: &Name| name.version == newest || used.contains(&name.version);
         for (name, weights) in std::mem::take(&mut self.shelf.kept) {
@@ -237,6 +260,7 @@ impl Engine {
                 false => self.shelf.retire(weights),
             }
         }
+        Ok(())
     }
 
     /// Versions that have spans to run, the oldest first.
@@ -245,17 +269,16 @@ impl Engine {
         self.sessions.values().filter(ready).map(|session| self.version_of(session)).collect()
     }
 
-    /// Has the weights of a version on the device; false when the device has failed.
-    pub(super) fn use_weights(&mut self, version: PolicyVersion) -> bool {
+    /// Has the weights of a version on the device. One that cannot compute with them any more is as good as lost.
+    pub(super) fn use_weights(&mut self, version: PolicyVersion) -> Result<(), DeviceLost> {
         if self.shelf.on_device() == version {
-            return true;
+            return Ok(());
         }
         let place = self.shelf.kept.iter().position(|(name, _)| name.version == version);
         let Some(place) = place else {
             // Settings keep this from happening: only with a backend that gives weights back do sessions keep to any.
-            self.broken =
-                Some(format!("weights of version {} are gone, and sessions keep to them", version.0));
-            return false;
+            let why = format!("weights of version {} are gone, and sessions keep to them", version.0);
+            return Err(DeviceLost(why));
         };
         let (name, weights) = self.shelf.kept.swap_remove(place);
         let exchanged = self
@@ -263,10 +286,10 @@ impl Engine {
             .stage(weights)
             .and_then(|()| self.device.bring(u64::MAX))
             .and_then(|_| self.exchange(name));
-        if let Err(why) = exchanged {
-            self.broken = Some(format!("weights of version {} did not come back: {why}", version.0));
-        }
-        self.broken.is_none()
+        exchanged.map_err(|why| match why {
+            WeightsError::Device(lost) => lost,
+            why => DeviceLost(format!("weights of version {} did not come back: {why}", version.0)),
+        })
     }
 
     /// Versions of weights that are held.

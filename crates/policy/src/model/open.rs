@@ -19,11 +19,11 @@ use furrow_model::weights::Weights;
 use furrow_rollout::{Hashes, PolicyVersion, SessionSpec};
 use serde_json::json;
 use sha2::{Digest, Sha256};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::audit::Audit;
 use super::weights::Loader;
-use super::{InUse, Model, Shared};
+use super::{Ended, InUse, Model, Shared};
 use crate::config::{BackendChoice, ModelConfig};
 use crate::constrain::ConstraintError;
 use crate::conversation::Replay;
@@ -191,15 +191,23 @@ impl Model {
         if config.chat_sessions > 0 && !template.has_chat() {
             return Err(ModelError::NoChat);
         }
-        let (events, receiver) = mpsc::channel(EVENTS_MAX);
+        let (events, mut receiver) = mpsc::channel(EVENTS_MAX);
+        let (ending, ended) = watch::channel(None);
         let running = std::thread::Builder::new().name("furrow-engine".into());
-        let engine = running.spawn(move || drop(engine.run(receiver))).map_err(ModelError::Thread)?;
+        let running = running.spawn(move || {
+            let engine = engine.run(&mut receiver);
+            // Before the last event is refused: who asks then is told why.
+            ending.send_replace(Some(Ended::of(engine.lost())));
+            drop(receiver);
+        });
+        let engine = running.map_err(ModelError::Thread)?;
         let retiring = std::thread::Builder::new().name("furrow-retired".into());
         // Ends with the engine, which holds the other end.
         let retiring = retiring.spawn(move || while retired.blocking_recv().is_some() {});
         let retiring = retiring.map_err(ModelError::Thread)?;
         let shared = Shared {
             events,
+            ended,
             sessions: AtomicU64::new(0),
             marks,
             among: without_placeholder(vocabulary, vision.image_token),

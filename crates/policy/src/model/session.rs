@@ -11,7 +11,7 @@ use furrow_wire::{Opening, PastStep};
 use tokio::sync::oneshot;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{Shared, fault_at, gone, is_seen_at};
+use super::{Shared, fault_at, is_seen_at};
 use crate::constrain::Constraint;
 use crate::context::Turn as Shown;
 use crate::conversation::Conversation;
@@ -85,7 +85,7 @@ impl ModelSession {
         (self.next, self.opening.past_steps) = (0, past.len() as u32);
         let (opened, answer) = oneshot::channel();
         shared.tell(Event::Open { session: self.id, rebuilt: true, life, opened }).await?;
-        answer.await.map_err(|_| gone())?.map_err(|fault| fault_at(self.next, &fault))?;
+        answer.await.map_err(|_| shared.gone())?.map_err(|fault| fault_at(self.next, &fault))?;
         for step in past {
             self.recall(step).await?;
         }
@@ -148,7 +148,7 @@ impl ModelSession {
     async fn engine_step(&self, kept: Vec<Stretch>, ask: Option<Box<Ask>>) -> Result<Reply, PolicyError> {
         let (done, answer) = oneshot::channel();
         self.shared.tell(Event::Step { session: self.id, kept, ask, done }).await?;
-        answer.await.map_err(|_| gone())?.map_err(|fault| fault_at(self.next, &fault))
+        answer.await.map_err(|_| self.shared.gone())?.map_err(|fault| fault_at(self.next, &fault))
     }
 
     /// Shows the turn and waits for the reply.

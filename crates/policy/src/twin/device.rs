@@ -7,7 +7,9 @@
 
 use std::collections::HashMap;
 
-use furrow_model::backend::{Backend, BackendError, Feature, PAGE_TOKENS, Page, Parked, Room, Slot, Span};
+use furrow_model::backend::{
+    Backend, BackendError, DeviceLost, Feature, PAGE_TOKENS, Page, Parked, Room, Slot, Span,
+};
 use furrow_model::config::Config;
 use furrow_model::floor::{Beside, Device, Part, Work};
 use furrow_model::sample::{Pick, Picked, Token};
@@ -161,10 +163,11 @@ impl Backend for Air {
         true
     }
 
-    fn await_tiles(&mut self) {
+    fn await_tiles(&mut self) -> Result<(), DeviceLost> {
         self.catch_up();
         let seconds = self.tower.rest(self.device);
         self.take(seconds);
+        Ok(())
     }
 
     fn release(&mut self, _: &[Feature]) {}
@@ -180,50 +183,55 @@ impl Backend for Air {
         Ok(())
     }
 
-    fn logits(&mut self, _: u32) -> &[f32] {
-        &[]
+    fn logits(&mut self, _: u32) -> Result<&[f32], DeviceLost> {
+        Ok(&[])
     }
 
-    fn sample(&mut self, picks: &[Pick<'_>]) -> Vec<Picked> {
+    fn sample(&mut self, picks: &[Pick<'_>]) -> Result<Vec<Picked>, DeviceLost> {
         self.catch_up();
-        picks.iter().map(|_| drawn()).collect()
+        Ok(picks.iter().map(|_| drawn()).collect())
     }
 
-    fn clear(&mut self, _: Slot) {
+    fn clear(&mut self, _: Slot) -> Result<(), DeviceLost> {
         // Written only.
         self.move_bytes(self.slot_bytes / 2.0);
+        Ok(())
     }
 
-    fn copy_slot(&mut self, _: Slot, _: Slot) {
+    fn copy_slot(&mut self, _: Slot, _: Slot) -> Result<(), DeviceLost> {
         self.move_bytes(self.slot_bytes);
+        Ok(())
     }
 
-    fn copy_page(&mut self, _: Page, _: Page) {
+    fn copy_page(&mut self, _: Page, _: Page) -> Result<(), DeviceLost> {
         self.move_bytes(self.page_bytes);
+        Ok(())
     }
 
     fn parked_bytes(&self, pages: u32) -> u64 {
         (self.slot_bytes + f64::from(pages) * self.page_bytes) as u64
     }
 
-    fn park(&mut self, slot: Slot, pages: &[Page]) -> Option<Parked> {
+    fn park(&mut self, slot: Slot, pages: &[Page]) -> Result<Option<Parked>, DeviceLost> {
         self.carry(slot, pages);
-        Some(Parked::new(self.parked_bytes(pages.len() as u32), ()))
+        Ok(Some(Parked::new(self.parked_bytes(pages.len() as u32), ())))
     }
 
-    fn is_moving(&mut self, slot: Slot, pages: &[Page]) -> bool {
-        self.free_at(slot, pages) > self.time.micros()
+    fn is_moving(&mut self, slot: Slot, pages: &[Page]) -> Result<bool, DeviceLost> {
+        Ok(self.free_at(slot, pages) > self.time.micros())
     }
 
-    fn await_states(&mut self, batch: &[Span<'_>]) {
+    fn await_states(&mut self, batch: &[Span<'_>]) -> Result<(), DeviceLost> {
         self.catch_up();
         let free = batch.iter().map(|span| self.free_at(span.slot, span.pages)).max().unwrap_or(0);
         let waits = free.saturating_sub(self.time.micros());
         self.tower.alone(self.device, waits as f64 / 1e6);
         self.take(waits as f64 / 1e6);
+        Ok(())
     }
 
-    fn restore(&mut self, _: &Parked, slot: Slot, pages: &[Page]) {
+    fn restore(&mut self, _: &Parked, slot: Slot, pages: &[Page]) -> Result<(), DeviceLost> {
         self.carry(slot, pages);
+        Ok(())
     }
 }

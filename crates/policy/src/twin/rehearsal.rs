@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use furrow_cuda::measure::noise_tile;
-use furrow_model::backend::{Backend, BackendError, Feature, PAGE_TOKENS, Page, Parked, Room, Slot, Span};
+use furrow_model::backend::{
+    Backend, BackendError, DeviceLost, Feature, PAGE_TOKENS, Page, Parked, Room, Slot, Span,
+};
 use furrow_model::config::Config;
 use furrow_model::floor::{Device, Rollout, Work};
 use furrow_model::sample::{Pick, Picked};
@@ -96,8 +98,8 @@ impl Backend for Stage {
         self.device.encodes_beside()
     }
 
-    fn await_tiles(&mut self) {
-        self.device.await_tiles();
+    fn await_tiles(&mut self) -> Result<(), DeviceLost> {
+        self.device.await_tiles()
     }
 
     fn release(&mut self, features: &[Feature]) {
@@ -108,47 +110,47 @@ impl Backend for Stage {
         if self.ages.load(Ordering::Relaxed) { Ok(()) } else { self.device.run(batch) }
     }
 
-    fn logits(&mut self, row: u32) -> &[f32] {
+    fn logits(&mut self, row: u32) -> Result<&[f32], DeviceLost> {
         self.device.logits(row)
     }
 
-    fn sample(&mut self, picks: &[Pick<'_>]) -> Vec<Picked> {
+    fn sample(&mut self, picks: &[Pick<'_>]) -> Result<Vec<Picked>, DeviceLost> {
         if !self.ages.load(Ordering::Relaxed) {
-            self.device.sample(picks);
+            self.device.sample(picks)?;
         }
-        picks.iter().map(|_| drawn()).collect()
+        Ok(picks.iter().map(|_| drawn()).collect())
     }
 
-    fn clear(&mut self, slot: Slot) {
-        self.device.clear(slot);
+    fn clear(&mut self, slot: Slot) -> Result<(), DeviceLost> {
+        self.device.clear(slot)
     }
 
-    fn copy_slot(&mut self, from: Slot, to: Slot) {
-        self.device.copy_slot(from, to);
+    fn copy_slot(&mut self, from: Slot, to: Slot) -> Result<(), DeviceLost> {
+        self.device.copy_slot(from, to)
     }
 
-    fn copy_page(&mut self, from: Page, to: Page) {
-        self.device.copy_page(from, to);
+    fn copy_page(&mut self, from: Page, to: Page) -> Result<(), DeviceLost> {
+        self.device.copy_page(from, to)
     }
 
     fn parked_bytes(&self, pages: u32) -> u64 {
         self.device.parked_bytes(pages)
     }
 
-    fn park(&mut self, slot: Slot, pages: &[Page]) -> Option<Parked> {
+    fn park(&mut self, slot: Slot, pages: &[Page]) -> Result<Option<Parked>, DeviceLost> {
         self.device.park(slot, pages)
     }
 
-    fn is_moving(&mut self, slot: Slot, pages: &[Page]) -> bool {
+    fn is_moving(&mut self, slot: Slot, pages: &[Page]) -> Result<bool, DeviceLost> {
         self.device.is_moving(slot, pages)
     }
 
-    fn await_states(&mut self, batch: &[Span<'_>]) {
-        self.device.await_states(batch);
+    fn await_states(&mut self, batch: &[Span<'_>]) -> Result<(), DeviceLost> {
+        self.device.await_states(batch)
     }
 
-    fn restore(&mut self, parked: &Parked, slot: Slot, pages: &[Page]) {
-        self.device.restore(parked, slot, pages);
+    fn restore(&mut self, parked: &Parked, slot: Slot, pages: &[Page]) -> Result<(), DeviceLost> {
+        self.device.restore(parked, slot, pages)
     }
 }
 

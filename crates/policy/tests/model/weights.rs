@@ -351,7 +351,7 @@ impl Walk {
             if at > 0 {
                 self.logprobs.push(log_softmax(&self.last, self.ids[at]));
             }
-            self.last = self.cpu.logits(row as u32).to_vec();
+            self.last = self.cpu.logits(row as u32).unwrap().to_vec();
         }
         self.done = end;
     }

@@ -54,7 +54,7 @@ fn check_row(script: &Script, step: u32, rows: &[TokenTrace]) {
     for (at, id) in row.response_token_ids.iter().enumerate().filter(|(at, _)| row.response_mask[*at]) {
         response.force(1);
         let one = response.pick(0);
-        let Picked::Token(token) = pick(device.logits((prompt.len() + at - 1) as u32), &one) else {
+        let Picked::Token(token) = pick(device.logits((prompt.len() + at - 1) as u32).unwrap(), &one) else {
             panic!("the logits are not numbers")
         };
         let told = row.logprobs.as_ref().unwrap()[at];

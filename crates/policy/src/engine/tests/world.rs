@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::constrain::{Caps, Constraint, Lexicon};
 use crate::context::{Marks, Seen, Turn};
 use crate::conversation::{Conversation, Replay};
-use crate::draw::{Response, Stream};
+use crate::draw::{Response, Stream, Watch};
 use crate::engine::{Ask, Engine, Event, Fault, Reply, SessionId, Settings, Swaps};
 use crate::grammar::HOLO_NAVIGATION;
 use crate::sequence::Picture;
@@ -65,6 +65,8 @@ struct Waits {
 pub struct World {
     pub engine: Engine,
     pub actors: Vec<Actor>,
+    /// Who watches the replies.
+    pub watch: Option<Watch>,
     settings: Settings,
     device: SimSettings,
     sessions: u64,
@@ -194,6 +196,11 @@ impl Actor {
         self.traces.len() == self.script.steps as usize || self.fault.is_some()
     }
 
+    /// Whether it was asked for something that is not answered.
+    pub fn waits(&self) -> bool {
+        self.waits.is_some()
+    }
+
     /// Its worker is gone, or its stream was cut: what was on its way is lost.
     pub fn lose(&mut self) {
         (self.session, self.waits) = (None, None);
@@ -228,7 +235,7 @@ impl World {
 
     pub fn with_device(settings: Settings, device: SimSettings, scripts: Vec<Script>) -> Self {
         let actors = scripts.into_iter().map(Actor::new).collect();
-        Self { engine: engine(settings, device), actors, settings, device, sessions: 0 }
+        Self { engine: engine(settings, device), actors, watch: None, settings, device, sessions: 0 }
     }
 
     /// The policy worker dies and another takes its place.
@@ -274,10 +281,14 @@ impl World {
         let step = actor.traces.len() as u32;
         let (turn, picture, task_end) = actor.script.turn(step);
         let shown = actor.conversation.show(&turn, Some(picture), task_end);
+        let response = actor.script.response(step);
         let ask = Ask {
             prompt: shown.stretch,
             stays: shown.stays,
-            response: actor.script.response(step),
+            response: match &self.watch {
+                Some(watch) => response.watched(watch.clone()),
+                None => response,
+            },
             tokens_max: if actor.script.forces { 160 } else { 13 },
         };
         actor.waits = Some(Waits { done: answer, shown: Some((turn, shown.prompt)) });
