@@ -213,6 +213,12 @@ impl Farm {
         }
     }
 
+    /// All that the processes of a role printed.
+    pub fn output(&self, role: Role) -> String {
+        let name = format!("{role:?}").to_lowercase();
+        fs::read_to_string(self.root.path().join(format!("{name}.out"))).unwrap_or_default()
+    }
+
     /// What the processes printed.
     pub fn outputs(&self) -> String {
         let mut all = String::new();

@@ -9,6 +9,7 @@ mod evaluations;
 mod farm;
 mod hacks;
 mod kills;
+mod lost_device;
 #[cfg(feature = "otel")]
 mod otlp;
 mod pacing;

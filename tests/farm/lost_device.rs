@@ -1,0 +1,86 @@
+//! A policy worker's device fails in the middle of a job: its sessions go on at the other worker, and no trajectory is lost or blamed on the policy.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::farm::{FURROW, Farm, Ground, Role, air_tasks};
+use crate::weights::write_checkpoint;
+
+const GROUPS: u32 = 8;
+const GROUP_SIZE: u32 = 2;
+
+/// What the device says when it fails.
+const WHY: &str = "CUDA_ERROR_LAUNCH_FAILED";
+
+#[test]
+fn a_device_that_fails_costs_no_trajectory_and_blames_none() {
+    for (point, visit) in [("device.sample", 150), ("device.run", 220)] {
+        let folder = tempfile::tempdir().unwrap();
+        let checkpoint = folder.path().join("tiny");
+        write_checkpoint(&checkpoint, "11");
+        // One attempt: a trajectory that ended with its worker would be missing.
+        let job = format!(
+            "{tasks}\
+             [policy]\nkind = \"model\"\ncheckpoint = {checkpoint:?}\n[policy.engine]\ncontext_tokens_max = 8192\n\
+             [policy.constrain]\nenabled = true\nnote = 2\nthought = 2\ncontent = 2\nelement = 2\n\
+             [env]\nsessions_max = 8\n[records]\nmax_delay_millis = 500\n\
+             [limits]\nlease_millis = 4000\nheartbeat_millis = 300\nattempts_max = 1\nfailure_budget = 1.0\n",
+            tasks = air_tasks(folder.path(), GROUPS, GROUP_SIZE),
+        );
+        let mut farm = Farm::new(Ground::Air(4000), &job);
+        farm.start(Role::Coordinator);
+        farm.environment("FAILPOINTS", &format!("{point}={visit}*off->return({WHY})"));
+        farm.start(Role::OtherPolicy);
+        farm.environment("FAILPOINTS", "");
+        farm.start(Role::Policy);
+        farm.wait_until("registered", Duration::from_secs(60), |now| now.policy_workers == 2);
+        farm.start(Role::Env);
+
+        let status = farm.wait_for_end(Role::OtherPolicy, Duration::from_secs(120));
+        let told = farm.output(Role::OtherPolicy);
+        assert_eq!(status, Some(1), "{told}");
+        assert!(told.contains(&format!("the policy failed: the device failed: {WHY}")), "{told}");
+        farm.finish(Duration::from_secs(240));
+
+        let told = farm.check(GROUPS, GROUP_SIZE).unwrap_or_else(|breaches| panic!("{breaches}"));
+        println!("{point}: {told}");
+        let verified = Command::new(FURROW).args(["records", "verify"]).arg(farm.run_dir()).output().unwrap();
+        assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
+        check_moves(&farm.run_dir());
+    }
+}
+
+/// Every trajectory is whole, and some began on one worker and ended on the other.
+const MOVES: &str = r#"
+import collections, glob, sys
+import pyarrow.parquet as parquet
+run, wanted = sys.argv[1], int(sys.argv[2])
+rows = [row for path in glob.glob(run + "/data/trajectories/*.parquet") for row in parquet.read_table(path).to_pylist()]
+ends = collections.Counter(row["end"] for row in rows)
+assert "policy_fault" not in ends, ends
+assert len(rows) == wanted and all(row["status"] == "scored" for row in rows), (ends, [row["status"] for row in rows])
+steps = collections.defaultdict(dict)
+for path in glob.glob(run + "/data/steps/*.parquet"):
+    for row in parquet.read_table(path).to_pylist():
+        steps[row["trajectory_id"]][row["step"]] = row
+moved = 0
+for trajectory, by_step in steps.items():
+    line = [by_step[step] for step in sorted(by_step)]
+    for before, after in zip(line, line[1:]):
+        if before["engine"]["worker"] != after["engine"]["worker"]:
+            assert (before["engine"]["worker"], after["engine"]["worker"]) == ("otherpolicy-1", "policy-1"), trajectory
+            assert after["engine"]["state_origin"] == "rebuilt", (trajectory, after["engine"])
+            moved += 1
+    assert all(row["reply_error"] is None for row in line if "reply_error" in row), trajectory
+assert moved > 0, "no trajectory was in the middle when the device failed"
+print(f"{len(rows)} trajectories, ends {dict(ends)}, {moved} moved")
+"#;
+
+fn check_moves(run_dir: &Path) {
+    let python = std::env::var("FURROW_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
+    let trajectories = (GROUPS * GROUP_SIZE).to_string();
+    let output = Command::new(python).args(["-c", MOVES]).arg(run_dir).arg(trajectories).output().unwrap();
+    println!("{}", String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
