@@ -16,6 +16,7 @@ mod pacing;
 mod planted;
 mod recompute;
 mod recovery;
+mod released;
 mod remote;
 mod replay;
 mod serve;

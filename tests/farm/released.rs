@@ -1,0 +1,148 @@
+//! Run directories that earlier releases left: they are gone on with, verified and read.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use furrow_records::{DataSet, Table};
+
+use crate::farm::{FURROW, browser_setting, furrow, pause};
+
+/// Where the job of the fixture lay: its tasks are part of what a resumed run is compared by, with their path.
+const HOME: &str = "/tmp/furrow-v0.1.0";
+
+/// A run directory of the release, in a folder of its own.
+struct Released {
+    folder: tempfile::TempDir,
+    name: &'static str,
+}
+
+impl Released {
+    fn new(name: &'static str) -> Self {
+        let fixture = Path::new("tests/fixtures/v0.1.0");
+        put_tasks(&fixture.join("tasks"));
+        let folder = tempfile::tempdir().unwrap();
+        copy(&fixture.join(name), &folder.path().join("runs").join(name));
+        let job = fs::read_to_string(fixture.join("job.toml")).unwrap();
+        let job = job.replace("path = \"tasks\"", &format!("path = \"{HOME}/tasks\""));
+        fs::write(folder.path().join("job.toml"), job).unwrap();
+        Self { folder, name }
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.folder.path().join("runs").join(self.name)
+    }
+
+    fn resumed(&self, settings: &[&str]) -> Command {
+        let mut command = Command::new(FURROW);
+        command.args(["run", "job.toml", "--resume", "--set", &format!("run.name={}", self.name)]);
+        for setting in settings.iter().map(|setting| (*setting).to_owned()).chain(browser_setting()) {
+            command.args(["--set", &setting]);
+        }
+        command.args(["--set", "dashboard.listen=127.0.0.1:0"]);
+        command.current_dir(self.folder.path()).stdin(Stdio::null());
+        command
+    }
+
+    /// Published files with their bytes.
+    fn published(&self) -> BTreeMap<String, Vec<u8>> {
+        let set = DataSet::open(&self.dir()).unwrap();
+        let files =
+            Table::ALL.into_iter().flat_map(|table| set.snapshot().files(table)).map(|file| &file.path);
+        files.map(|path| (path.clone(), fs::read(self.dir().join("data").join(path)).unwrap())).collect()
+    }
+
+    #[track_caller]
+    fn is_sound(&self) {
+        let output = furrow(&["records", "verify", &self.dir().display().to_string()], self.folder.path());
+        assert!(output.status.success(), "{}", text(&output));
+        assert!(text(&output).contains("0 breaches"), "{}", text(&output));
+    }
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// The tasks at the path they had. Whoever comes first puts them there, whole or not at all.
+fn put_tasks(from: &Path) {
+    let there = Path::new(HOME).join("tasks");
+    if there.is_dir() {
+        return;
+    }
+    fs::create_dir_all(HOME).unwrap();
+    let own = tempfile::tempdir_in(HOME).unwrap();
+    copy(from, &own.path().join("tasks"));
+    // Another test may have been faster; its copy is as good.
+    fs::rename(own.path().join("tasks"), &there).ok();
+    assert!(there.is_dir());
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if from.is_dir() {
+            copy(&from, &to);
+        } else {
+            fs::copy(&from, &to).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_finished_run_of_v0_1_0_is_resumed_verified_and_scored_again() {
+    let run = Released::new("finished");
+    run.is_sound();
+    let before = run.published();
+    let output = run.resumed(&[]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert!(text(&output).contains("10 trajectories scored, mean reward 1.00"), "{}", text(&output));
+    assert_eq!(run.published(), before, "resuming a finished run changed its data");
+    run.is_sound();
+    let dir = run.dir().display().to_string();
+    let scored = furrow(&["score", &dir], run.folder.path());
+    assert!(text(&scored).contains("10 scored, 0 with another reward"), "{}", text(&scored));
+    run.is_sound();
+}
+
+/// Its ledger is all in the write-ahead log; the spool holds one scored trajectory and three that were being acted.
+#[test]
+fn a_killed_run_of_v0_1_0_goes_on() {
+    let run = Released::new("killed");
+    let before = run.published();
+    let checkpoint = run.folder.path().join("tiny-7");
+    let made = furrow(
+        &["checkpoint", "init", "--size", "tiny", "--seed", "7", &checkpoint.display().to_string()],
+        run.folder.path(),
+    );
+    assert!(made.status.success(), "{}", text(&made));
+    let log = fs::File::create(run.folder.path().join("out")).unwrap();
+    let checkpoint = format!("policy.checkpoint={}", checkpoint.display());
+    let mut command =
+        run.resumed(&["policy.kind=model", "tasks.groups=10", &checkpoint, "records.max_delay_millis=200"]);
+    let mut child = command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
+    let said = || fs::read_to_string(run.folder.path().join("out")).unwrap_or_default();
+    let manifest = run.dir().join("data/manifest");
+    let commits = || fs::read_dir(&manifest).unwrap().count();
+    let (began, had) = (Instant::now(), commits());
+    while commits() == had {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it published anything\n{}", said());
+        assert!(began.elapsed() < Duration::from_secs(120), "nothing was published\n{}", said());
+        pause();
+    }
+    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), Some(0), "{}", said());
+    let after = run.published();
+    for (path, bytes) in &before {
+        assert_eq!(after.get(path), Some(bytes), "{path} changed");
+    }
+    let set = DataSet::open(&run.dir()).unwrap();
+    let scored: Vec<_> =
+        set.trajectories().map(Result::unwrap).filter(|record| record.score.is_some()).collect();
+    assert!(scored.len() >= 2, "the trajectory that was scored before the kill is not in the data set");
+    run.is_sound();
+}
