@@ -5,6 +5,14 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . deploy/ground.sh
 
+# part NAME: says what begins, and how many seconds the part before it took.
+began=$SECONDS name=installing
+part() {
+  say "$name: $((SECONDS - began)) s"
+  began=$SECONDS name=$1
+  say "$1"
+}
+
 need_cargo
 need_browser
 if command -v apt-get >/dev/null 2>&1; then install_debian python3 python3-venv python3-pip procps strace g++; fi
@@ -20,14 +28,17 @@ if ! "$venv/bin/python" -c 'import pyarrow, datasets, duckdb, openai, pandas, PI
 fi
 export FURROW_TEST_PYTHON=$PWD/$venv/bin/python
 
-say "format"
+part "format"
 cargo fmt --all -- --check
-say "lints"
+part "lints"
 cargo clippy --workspace --all-targets --features failpoints,otel --quiet -- -D warnings
-say "tests"
+part "building the tests"
+# Built first, so that the seconds of the tests are theirs.
+cargo test --workspace --features failpoints,otel --no-run --quiet
+part "running the tests"
 cargo test --workspace --features failpoints,otel
 
-say "the quickstart job"
+part "the quickstart job"
 target=$(cargo metadata --format-version 1 --no-deps | "$FURROW_TEST_PYTHON" -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])')
 FURROW=$target/debug/furrow ./deploy/quickstart.sh
 "$FURROW_TEST_PYTHON" tests/read_back.py runs/quickstart-scripted runs/quickstart-random runs/quickstart-model
@@ -39,3 +50,5 @@ for policy in scripted random model; do
   "$FURROW_TEST_PYTHON" tests/evaluate.py "runs/quickstart-$policy" <("$target/debug/furrow" report "runs/quickstart-$policy" --json)
 done
 "$FURROW_TEST_PYTHON" tests/recompute.py runs/quickstart-model .cache/tiny-7 --rows 50 --limit 50
+say "$name: $((SECONDS - began)) s"
+say "all: $SECONDS s"

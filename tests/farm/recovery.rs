@@ -130,6 +130,34 @@ fn resuming_without_the_last_manifest_commits_removes_no_published_file() {
     assert_eq!(run.breaches(), Vec::<String>::new());
 }
 
+/// Scoring commits to the same manifest: where commits are missing it would take another shard's number.
+#[test]
+fn a_scoring_waits_for_a_whole_manifest_and_removes_nothing() {
+    let run = Run::new();
+    run.completes(&[]);
+    let score = || furrow(&["score", "run", "--json"], run.folder.path());
+    let stray = run.dir().join("data/scores/mine.parquet");
+    fs::create_dir_all(stray.parent().unwrap()).unwrap();
+    fs::write(&stray, "mine").unwrap();
+    let newest = run.commits().pop().unwrap();
+    let commit = fs::read(&newest).unwrap();
+    fs::remove_file(&newest).unwrap();
+    let refused = score();
+    assert_ne!(refused.status.code(), Some(0), "{}", text(&refused));
+    assert!(
+        text(&refused).contains("1 commits of the manifest are missing or damaged"),
+        "{}",
+        text(&refused)
+    );
+    assert!(!newest.exists() && stray.exists(), "a refused scoring changed something");
+    run.completes(&["--resume"]);
+    assert_eq!(fs::read(&newest).unwrap().len(), commit.len(), "the commit was made again");
+    assert!(score().status.success());
+    let listed = furrow(&["doctor", "--run", "run"], run.folder.path());
+    assert!(text(&listed).contains("data/scores/mine.parquet"), "{}", text(&listed));
+    assert_eq!(run.breaches(), Vec::<String>::new());
+}
+
 #[test]
 fn resuming_without_a_manifest_makes_it_again() {
     let run = Run::new();

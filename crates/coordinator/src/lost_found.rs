@@ -26,7 +26,7 @@ const INDEX_BYTES_MAX: u64 = 4 << 20;
 #[derive(Debug)]
 pub(crate) struct LostFound {
     run_dir: PathBuf,
-    /// Of this start, below the run directory: no other start uses it.
+    /// Of this start or scoring, below the run directory: no other uses it.
     folder: PathBuf,
     held: Option<Held>,
 }
@@ -73,10 +73,18 @@ pub enum LostFoundError {
 }
 
 impl LostFound {
-    /// Nothing is made before something is put aside. `epoch` counts the starts of the run.
-    pub fn of(run_dir: &Path, epoch: u64) -> Self {
-        let folder = Path::new(FOLDER).join(format!("start-{epoch:06}"));
-        Self { run_dir: run_dir.to_owned(), folder, held: None }
+    /// For the `epoch`th start of a run. Nothing is made before something is put aside.
+    pub fn of_start(run_dir: &Path, epoch: u64) -> Self {
+        Self::named(run_dir, &format!("start-{epoch:06}"))
+    }
+
+    /// For a scoring that began at this time, in microseconds since the Unix epoch.
+    pub fn of_scoring(run_dir: &Path, at_micros: i64) -> Self {
+        Self::named(run_dir, &format!("score-{at_micros}"))
+    }
+
+    fn named(run_dir: &Path, name: &str) -> Self {
+        Self { run_dir: run_dir.to_owned(), folder: Path::new(FOLDER).join(name), held: None }
     }
 
     /// Moves a file or a folder away from where it lies in the run directory. Says where to.
@@ -219,7 +227,7 @@ mod tests {
     #[test]
     fn what_is_put_aside_is_listed_until_it_is_taken_away() {
         let dir = run_with(&["data/steps/notes.txt", "spool/a.spool"]);
-        let mut lost = LostFound::of(dir.path(), 3);
+        let mut lost = LostFound::of_start(dir.path(), 3);
         let notes = lost.take(&dir.path().join("data/steps/notes.txt"), "it belongs to no shard").unwrap();
         let spool = lost.copy(&dir.path().join("spool/a.spool"), "damaged").unwrap();
         assert_eq!(notes, Path::new("lost+found/start-000003/data/steps/notes.txt"));
@@ -236,7 +244,7 @@ mod tests {
     #[test]
     fn the_same_name_twice_is_two_entries() {
         let dir = run_with(&["spool/a.spool"]);
-        let mut lost = LostFound::of(dir.path(), 1);
+        let mut lost = LostFound::of_start(dir.path(), 1);
         let path = dir.path().join("spool/a.spool");
         let (first, second) = (lost.copy(&path, "x").unwrap(), lost.copy(&path, "x").unwrap());
         assert_ne!(first, second);
@@ -246,7 +254,7 @@ mod tests {
     #[test]
     fn a_full_folder_is_said_and_nothing_is_moved() {
         let dir = run_with(&["data/steps/one"]);
-        let mut lost = LostFound::of(dir.path(), 1);
+        let mut lost = LostFound::of_start(dir.path(), 1);
         lost.held = Some(Held { entries: ENTRIES_MAX, copied_bytes: 0 });
         let path = dir.path().join("data/steps/one");
         let why = lost.take(&path, "x").unwrap_err().to_string();
@@ -267,7 +275,7 @@ mod tests {
         let dir = run_with(&["data/steps/one", "elsewhere/x"]);
         std::os::unix::fs::symlink("elsewhere", dir.path().join("lost+found")).unwrap();
         let path = dir.path().join("data/steps/one");
-        assert!(LostFound::of(dir.path(), 1).take(&path, "x").is_err());
+        assert!(LostFound::of_start(dir.path(), 1).take(&path, "x").is_err());
         assert!(path.exists());
     }
 }

@@ -34,7 +34,7 @@ pub use reconcile::Disagreement;
 use record::Assembled;
 pub use record::TrajectoryFacts;
 pub use recover::Recovered;
-pub(crate) use recover::check_run_dir;
+pub(crate) use recover::{check_manifest_is_whole, check_run_dir};
 pub use thread::{PublishHandle, PublishReport, PublishReports};
 
 /// How long a shard whose files are written waits for room for its manifest commit.
@@ -186,6 +186,14 @@ pub enum PublishError {
     CommitLost {
         /// Its number.
         version: u64,
+    },
+    /// The manifest lacks commits, and this is no start that could make them again.
+    #[error(
+        "{count} commits of the manifest are missing or damaged: go on with the run once (`furrow run … --resume`), which makes them again"
+    )]
+    ManifestBehind {
+        /// How many.
+        count: usize,
     },
     /// The ledger remembers files of the data set that are not on the disk, nor in the manifest.
     #[error(

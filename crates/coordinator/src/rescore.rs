@@ -22,6 +22,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::judge::{Judge, JudgeConfig};
 use crate::lock::{LockError, RunLock};
+use crate::lost_found::LostFound;
+use crate::publish::{PublishError, check_manifest_is_whole, check_run_dir};
 
 /// Trajectories held in memory at once: evidence of 200 kB and a few more pictures each are 200 MB.
 const BATCH_MAX: usize = 250;
@@ -99,6 +101,9 @@ pub enum RescoreError {
     /// The data set cannot be read or written.
     #[error("cannot use the data set")]
     Records(#[from] RecordsError),
+    /// The run directory is not as its ledger says.
+    #[error(transparent)]
+    RunDir(#[from] PublishError),
     /// Asking was stopped.
     #[error("stopped; nothing was written")]
     Stopped,
@@ -123,7 +128,11 @@ pub fn rescore(
     DataSet::open(&job.run_dir)?; // before the lock, whose file has no place in a folder that is no run's
     let _lock = RunLock::take(&job.run_dir)?;
     let data = DataSet::open(&job.run_dir)?;
-    remove_unlisted(&data)?;
+    check_run_dir(&job.run_dir).map_err(PublishError::from)?;
+    check_manifest_is_whole(&job.run_dir, data.data_dir())?;
+    if !job.dry_run {
+        put_unlisted_aside(job, &data)?;
+    }
     let total = data.snapshot().files(Table::Trajectories).map(|file| file.rows).sum();
     let judge = job.judge.clone().map(|config| Judge::new(config, stop.clone()));
     let mut again =
@@ -293,16 +302,13 @@ fn shown(
     scorer.score_with(&finished, asked).map_err(|error| error.to_string())
 }
 
-/// Removes score files that no commit names: a scoring was killed between the two.
-fn remove_unlisted(data: &DataSet) -> Result<(), RecordsError> {
+/// Score files that no commit names: a scoring was killed between the two, or the commit was lost.
+fn put_unlisted_aside(job: &RescoreJob, data: &DataSet) -> Result<(), RescoreError> {
+    let mut lost_found = LostFound::of_scoring(&job.run_dir, now_micros());
     for file in furrow_records::local_files(data.data_dir())? {
         if file.table == Table::Scores && !data.snapshot().holds(&file.name) {
-            tracing::info!(path = %file.path.display(), "removing scores that were never published");
-            std::fs::remove_file(&file.path).map_err(|source| RecordsError::Io {
-                doing: "remove",
-                path: file.path,
-                source,
-            })?;
+            let taken = lost_found.take(&file.path, "scores that no manifest commit names");
+            taken.map_err(PublishError::from)?;
         }
     }
     Ok(())

@@ -10,7 +10,8 @@ use furrow_rollout::{
     WeightsLink,
 };
 use rusqlite::{
-    Connection, ErrorCode, OptionalExtension, Row, Transaction, TransactionBehavior, named_params, params,
+    Connection, ErrorCode, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, named_params,
+    params,
 };
 use serde::{Deserialize, Serialize};
 
@@ -58,6 +59,17 @@ impl SqliteLedger {
         let connection = Connection::open(&path).map_err(|error| storage("open", &path, error))?;
         let mut ledger = Self { path, connection, stopped: false };
         ledger.set_up().map_err(|error| ledger.told("open", error))?;
+        Ok(ledger)
+    }
+
+    /// Opens a ledger that is there, of any version that can be read, to look at it. A commit fails.
+    pub fn open_to_read(path: impl Into<PathBuf>) -> Result<Self, LedgerError> {
+        let path = path.into();
+        check_files(&path)?;
+        let opened = Connection::open_with_flags(&path, OpenFlags::SQLITE_OPEN_READ_ONLY);
+        let connection = opened.map_err(|error| storage("open", &path, error))?;
+        let ledger = Self { path, connection, stopped: false };
+        ledger.check_version().map_err(|error| ledger.told("open", error))?;
         Ok(ledger)
     }
 

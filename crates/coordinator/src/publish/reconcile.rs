@@ -11,13 +11,13 @@ use furrow_rollout::{Id, Run, Shard};
 
 use crate::ledger::{LedgerError, PublishedShard, ShardPhase};
 
-/// What makes manifest and ledger say the same.
+/// What the manifest lacks of what the ledger remembers.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Repair {
-    /// Numbers of commits that cannot be read, or do not say what the ledger remembers: they are put aside.
+pub(crate) struct Gaps {
+    /// Numbers of commits that cannot be read, or do not say what the ledger remembers.
     pub damaged: Vec<u64>,
-    /// Commits that are made again from the ledger, in the order of their numbers.
-    pub restored: Vec<Commit>,
+    /// Shards whose commits are missing or damaged, in the order of their numbers.
+    pub remembered: Vec<PublishedShard>,
     /// Numbers of which neither knows anything: commits of scorings, which the ledger does not see.
     pub unknown: Vec<u64>,
 }
@@ -71,10 +71,9 @@ pub(crate) struct Origin {
 pub(crate) fn compare(
     stored: &StoredCommits,
     published: &[PublishedShard],
-    origin: &Origin,
     mut phase: impl FnMut(&Id<Shard>) -> Result<Option<ShardPhase>, LedgerError>,
-) -> Result<Repair, Disagreement> {
-    let mut repair = Repair::default();
+) -> Result<Gaps, Disagreement> {
+    let mut gaps = Gaps::default();
     let remembered: BTreeMap<u64, &PublishedShard> =
         published.iter().map(|shard| (shard.manifest_version, shard)).collect();
     for (&version, shard) in &remembered {
@@ -84,27 +83,27 @@ pub(crate) fn compare(
                 let (found, remembered) = (commit.txn.shard_id.clone(), shard.shard_id.clone());
                 return Err(Disagreement::OtherShard { version, found, remembered });
             }
-            Some(_) => repair.damaged.push(version),
+            Some(_) => gaps.damaged.push(version),
             None => {}
         }
-        repair.restored.push(origin.commit(shard));
+        gaps.remembered.push((*shard).clone());
     }
     for (version, commit) in stored.iter().filter(|(version, _)| !remembered.contains_key(version)) {
         match commit {
             Ok(commit) if is_scoring(commit) => {}
             Ok(commit) => check_unheard(version, commit, &mut phase)?,
             Err(_) => {
-                repair.damaged.push(version);
-                repair.unknown.push(version);
+                gaps.damaged.push(version);
+                gaps.unknown.push(version);
             }
         }
     }
     let newest = stored.newest().max(remembered.keys().next_back().copied().unwrap_or(0));
     let missing = |version: &u64| stored.get(*version).is_none() && !remembered.contains_key(version);
-    let unknown: BTreeSet<u64> = repair.unknown.drain(..).chain((1..newest).filter(missing)).collect();
-    repair.unknown = unknown.into_iter().collect();
-    repair.damaged.sort_unstable();
-    Ok(repair)
+    let unknown: BTreeSet<u64> = gaps.unknown.drain(..).chain((1..newest).filter(missing)).collect();
+    gaps.unknown = unknown.into_iter().collect();
+    gaps.damaged.sort_unstable();
+    Ok(gaps)
 }
 
 /// The ledger wrote the shard, and a crash kept it from hearing of the commit; anything else is a ledger that is too old.
@@ -140,9 +139,17 @@ fn is_scoring(commit: &Commit) -> bool {
     commit.op == Op::Append && commit.files.iter().all(|file| file.table == Table::Scores)
 }
 
+impl Gaps {
+    /// Whether the manifest lacks nothing.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 impl Origin {
-    fn commit(&self, shard: &PublishedShard) -> Commit {
-        let PublishedShard { shard_id, manifest_version, files, replaces } = shard.clone();
+    /// The commit of a shard that the ledger remembers.
+    pub fn commit(&self, shard: PublishedShard) -> Commit {
+        let PublishedShard { shard_id, manifest_version, files, replaces } = shard;
         let op = if replaces.is_empty() { Op::Append } else { Op::Replace };
         let (run_id, epoch, created_at_micros) = (self.run_id.clone(), self.epoch, self.now_micros);
         let draft = Draft { op, files, removed: replaces, run_id, epoch, shard_id, created_at_micros };

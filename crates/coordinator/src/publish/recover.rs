@@ -10,18 +10,19 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use furrow_records::{
-    Draft, LocalFile, Manifest, Op, RecordsError, StoredCommits, Table, check_written, local_files, merge,
-    remove_shard, written_file,
+    Commit, Draft, LocalFile, Manifest, Op, RecordsError, StoredCommits, Table, check_written, local_files,
+    merge, remove_shard, written_file,
 };
 use furrow_rollout::{Id, Trajectory};
 
-use super::reconcile::{Origin, Repair, compare};
+use super::reconcile::{Origin, compare};
 use super::settle::{Settlement, lost, settle};
 use super::{Blocking, PublishError, PublishSettings, Publisher, now_micros, pass};
 use crate::crash;
 use crate::durable::{DurableError, make_durable_dir};
 use crate::ledger::{
-    Fate, Ledger, LedgerHandle, LedgerLimits, Mutation, RunRow, ShardPhase, ShardRow, Snapshot, TrajectoryRow,
+    Fate, Ledger, LedgerHandle, LedgerLimits, Mutation, RunRow, ShardPhase, ShardRow, Snapshot, SqliteLedger,
+    TrajectoryRow,
 };
 use crate::lost_found::LostFound;
 use crate::spool::{RecoveredTrajectory, Spool};
@@ -38,6 +39,14 @@ pub struct Recovered {
     pub spooled: Vec<RecoveredTrajectory>,
     /// Trajectories whose record was damaged; they ended as `record_lost`.
     pub lost: Vec<Id<Trajectory>>,
+}
+
+/// What makes the manifest say what the ledger remembers.
+struct Repair {
+    /// Numbers of commits that are put aside.
+    damaged: Vec<u64>,
+    /// Commits that are made again, in the order of their numbers.
+    restored: Vec<Commit>,
 }
 
 /// The parts that recovery works on, before anything is served.
@@ -71,7 +80,7 @@ impl Publisher {
         let run = opened_run(&before)?;
         let origin = Origin { run_id: settings.run_id.clone(), epoch: run.epoch, now_micros: now_micros() };
         let epoch = run.epoch;
-        let mut lost_found = LostFound::of(&settings.run_dir, epoch);
+        let mut lost_found = LostFound::of_start(&settings.run_dir, epoch);
         make_durable_dir(&settings.data_dir)?;
         let recovery = Recovery {
             settings: &settings,
@@ -133,10 +142,12 @@ impl<L: Ledger> Recovery<'_, L> {
     fn repair(&mut self, stored: &StoredCommits) -> Result<Repair, PublishError> {
         let published = self.ledger.published_shards()?;
         let ledger = &mut *self.ledger;
-        let mut repair = compare(stored, &published, &self.origin, |shard| ledger.shard_phase(shard))?;
+        let gaps = compare(stored, &published, |shard| ledger.shard_phase(shard))?;
         let newest = stored.newest().max(published.last().map_or(0, |shard| shard.manifest_version));
         // The newest commit, damaged and not in the ledger, is the one whose shard the ledger calls written: it is committed again.
-        let wanted: Vec<u64> = repair.unknown.iter().copied().filter(|version| *version < newest).collect();
+        let wanted: Vec<u64> = gaps.unknown.into_iter().filter(|version| *version < newest).collect();
+        let mut restored: Vec<_> =
+            gaps.remembered.into_iter().map(|shard| self.origin.commit(shard)).collect();
         let mut files = if wanted.is_empty() { Vec::new() } else { self.unlisted_scores(stored)? };
         for version in wanted {
             let Some(file) = (!files.is_empty()).then(|| files.remove(0)) else {
@@ -144,10 +155,10 @@ impl<L: Ledger> Recovery<'_, L> {
             };
             let shard_id = file.shard_id.ok_or(PublishError::CommitLost { version })?;
             let listed = written_file(&self.settings.data_dir, Table::Scores, &shard_id)?;
-            repair.restored.push(self.origin.scoring(version, listed, shard_id));
+            restored.push(self.origin.scoring(version, listed, shard_id));
         }
-        repair.restored.sort_by_key(|commit| commit.version);
-        Ok(repair)
+        restored.sort_by_key(|commit| commit.version);
+        Ok(Repair { damaged: gaps.damaged, restored })
     }
 
     /// Whole files of scores that no commit names, the oldest first: their names end in the time.
@@ -385,6 +396,24 @@ pub(crate) fn check_run_dir(run_dir: &Path) -> Result<(), DurableError> {
     folders.extend([data.join("manifest"), replaced, data]);
     folders.extend(["spool", "logs", "archive", "lost+found"].map(|name| run_dir.join(name)));
     folders.iter().try_for_each(check_dir)
+}
+
+/// Refuses a data set whose manifest lacks what the ledger beside it remembers: whoever committed to it next would take a number that
+/// is another shard's. A run directory without a ledger passes.
+pub(crate) fn check_manifest_is_whole(run_dir: &Path, data_dir: &Path) -> Result<(), PublishError> {
+    let path = run_dir.join("ledger.sqlite");
+    if !path.exists() {
+        return Ok(());
+    }
+    let mut ledger = SqliteLedger::open_to_read(path)?;
+    let store = Manifest::local_store(data_dir)?;
+    let stored = Blocking::new()?.block_on(StoredCommits::read(&store))?;
+    let published = ledger.published_shards()?;
+    let gaps = compare(&stored, &published, |shard| ledger.shard_phase(shard))?;
+    if gaps.is_empty() {
+        return Ok(());
+    }
+    Err(PublishError::ManifestBehind { count: gaps.remembered.len() + gaps.unknown.len() })
 }
 
 fn opened_run(snapshot: &Snapshot) -> Result<&RunRow, PublishError> {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use furrow_records::fixtures::{Plot, group};
-use furrow_records::{Commit, DataSet, RecordsFile, StoredCommits, local_files, verify};
+use furrow_records::{Commit, DataSet, RecordsFile, Rescore, StoredCommits, local_files, verify};
 use furrow_rollout::{Ancestry, End, StepRecord, TrajectoryRecord};
 use furrow_wire::{OpaqueStep, digest, encode_ending, encode_opaque_step, encode_trace};
 use tempfile::TempDir;
@@ -508,6 +508,45 @@ fn the_whole_manifest_is_made_again() {
     drop(restart(world.dir.path()).unwrap());
     world.check(world.dir.path(), "no manifest");
     assert_eq!(kept(&world), []);
+}
+
+/// A scoring of stored trajectories commits between two shards; the ledger knows nothing of it.
+#[test]
+fn the_commit_of_a_scoring_is_made_again_from_its_file() {
+    let world = World::new(&plots());
+    let data_dir = world.dir.path().join("data");
+    let Recovered { mut publisher, snapshot, .. } = restart(world.dir.path()).unwrap();
+    let [first, second] = world.batches(&snapshot);
+    publisher.publish(&first).unwrap();
+    let story = world.stories.values().find(|story| story.is_scored()).unwrap();
+    let shard_id = Id::new("r-score-17").unwrap();
+    let mut scores = ShardWriter::create(publisher.shard_plan(&shard_id));
+    let task = story.record.task.clone();
+    scores
+        .add_rescore(&Rescore {
+            ancestry: story.record.ancestry.clone(),
+            task_id: task.task_id,
+            suite: task.suite,
+            split: task.split,
+            score: story.record.score.clone().unwrap(),
+            scored_at_micros: 17,
+        })
+        .unwrap();
+    let files = scores.finish(|_, _| {}).unwrap();
+    let draft = Draft::append(files, Id::new("r").unwrap(), 0, shard_id, 17);
+    publisher.runtime.block_on(publisher.manifest.commit(&draft)).unwrap();
+    publisher.publish(&second).unwrap();
+    drop(publisher);
+    let commits = names(&data_dir.join("manifest"));
+    fs::remove_dir_all(data_dir.join("manifest")).unwrap();
+    let refused = check_manifest_is_whole(world.dir.path(), &data_dir).unwrap_err().to_string();
+    assert!(refused.contains("3 commits of the manifest are missing or damaged"), "{refused}");
+    drop(restart(world.dir.path()).unwrap());
+    assert_eq!(names(&data_dir.join("manifest")), commits);
+    check_manifest_is_whole(world.dir.path(), &data_dir).unwrap();
+    let set = DataSet::open(world.dir.path()).unwrap();
+    assert_eq!(set.snapshot().version_of(&Id::new("r-score-17").unwrap()), Some(2));
+    world.check(world.dir.path(), "scored in between");
 }
 
 #[test]
