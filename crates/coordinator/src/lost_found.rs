@@ -15,7 +15,7 @@ use crate::durable::{DurableError, make_durable_dir, sync_dir};
 const FOLDER: &str = "lost+found";
 /// What the folder holds, a JSON object a line.
 const INDEX: &str = "index.jsonl";
-/// Most entries. A run that goes well has none; whoever has a thousand has put another run's files here.
+/// Most entries. A run that goes well has none; a thousand are another run's files that were copied here.
 const ENTRIES_MAX: usize = 1_000;
 /// Most bytes of copies; what is moved costs none.
 const COPIED_BYTES_MAX: u64 = 1 << 30;
@@ -94,7 +94,7 @@ impl LostFound {
         self.record(&entry)?;
         fs::rename(path, &to).map_err(DurableError::on("move to lost+found", path))?;
         [to.parent(), path.parent()].into_iter().flatten().try_for_each(sync_dir)?;
-        Ok(self.told(entry))
+        Ok(report(entry))
     }
 
     /// Copies a file, durably; the file itself stays. Says where to.
@@ -113,13 +113,7 @@ impl LostFound {
         }
         copy.sync_all().map_err(DurableError::on("sync", &to))?;
         to.parent().into_iter().try_for_each(sync_dir)?;
-        Ok(self.told(entry))
-    }
-
-    fn told(&self, entry: PutAside) -> PathBuf {
-        let PutAside { from, kept_as, why, .. } = entry;
-        tracing::warn!(from = %from.display(), kept_as = %kept_as.display(), %why, "put aside");
-        kept_as
+        Ok(report(entry))
     }
 
     fn entry(
@@ -178,6 +172,13 @@ impl LostFound {
             .map_err(DurableError::on("write to", &path))?;
         Ok(sync_dir(&self.run_dir.join(FOLDER))?)
     }
+}
+
+/// Logs it, and says where it lies.
+fn report(entry: PutAside) -> PathBuf {
+    let PutAside { from, kept_as, why, .. } = entry;
+    tracing::warn!(from = %from.display(), kept_as = %kept_as.display(), %why, "put aside");
+    kept_as
 }
 
 impl Held {

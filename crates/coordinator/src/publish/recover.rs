@@ -398,8 +398,8 @@ pub(crate) fn check_run_dir(run_dir: &Path) -> Result<(), DurableError> {
     folders.iter().try_for_each(check_dir)
 }
 
-/// Refuses a data set whose manifest lacks what the ledger beside it remembers: whoever committed to it next would take a number that
-/// is another shard's. A run directory without a ledger passes.
+/// Refuses a data set whose manifest lacks what the ledger beside it remembers: the next commit would take a number that is another
+/// shard's. A run directory without a ledger passes.
 pub(crate) fn check_manifest_is_whole(run_dir: &Path, data_dir: &Path) -> Result<(), PublishError> {
     let path = run_dir.join("ledger.sqlite");
     if !path.exists() {

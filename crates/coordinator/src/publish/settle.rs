@@ -12,7 +12,7 @@ pub(super) enum Settlement {
     Keep,
     /// Its tail was never acknowledged.
     Cut,
-    /// What follows the whole entries is not needed, but was written by somebody: it is copied before it is cut.
+    /// What follows the whole entries is not needed, but was whole once: it is copied before it is cut.
     CopyAndCut {
         /// What was found.
         why: String,

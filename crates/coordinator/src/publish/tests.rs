@@ -626,7 +626,7 @@ fn what_contradicts_the_ledger_is_refused_before_anything_changes() {
         |world| fs::remove_dir_all(world.dir.path().join("data")).unwrap(),
         "that ledger.sqlite calls published are neither in the manifest nor whole on the disk",
     );
-    // a scoring's commit that nobody can make again
+    // a commit of a scoring that cannot be made again
     refused(
         &published(),
         |world| {
