@@ -49,13 +49,19 @@ fn source(suite: &str, path: &str) -> String {
 /// Runs the command in a folder and returns what it printed last as JSON.
 #[track_caller]
 fn said(folder: &Path, arguments: &[&str]) -> Value {
+    ended(folder, arguments, 0)
+}
+
+/// The last JSON value that a command prints which ends with this status.
+fn ended(folder: &Path, arguments: &[&str], status: i32) -> Value {
     let settings = browser_setting();
     let mut all: Vec<&str> = arguments.to_vec();
     all.extend(settings.iter().flat_map(|setting| ["--set", setting]));
     let output =
         furrow(if arguments[0] == "records" || arguments[0] == "score" { arguments } else { &all }, folder);
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {errors}\n{}", String::from_utf8_lossy(&output.stdout));
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(status), "{arguments:?}: {errors}\n{printed}");
     let values = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
     values.last().unwrap_or_else(|| panic!("{arguments:?} said nothing: {errors}")).unwrap()
 }
@@ -158,7 +164,8 @@ fn a_site_that_refuses_is_marked_and_never_scored() {
         source("shut", "shut")
     );
     fs::write(folder.path().join("job.toml"), job).unwrap();
-    let result = said(folder.path(), &["run", "job.toml", "--json"]);
+    // Nothing was scored, which is no success.
+    let result = ended(folder.path(), &["run", "job.toml", "--json"], 1);
     assert_eq!((&result["scored"], &result["failed"]), (&json!(0), &json!(2)), "{result:#}");
     let ends = said(folder.path(), &["records", "inspect", "run", "--json"])["ends"].clone();
     assert_eq!(
