@@ -129,9 +129,54 @@ impl Drop for Count {
     }
 }
 
+/// How many bytes of something are written: a bar on a terminal, else a line now and then, on the error stream.
+#[derive(Debug)]
+pub struct BytesDone {
+    what: &'static str,
+    bar: Option<ProgressBar>,
+    told: Instant,
+}
+
+impl BytesDone {
+    /// Of something called `what`.
+    pub fn new(what: &'static str) -> Self {
+        let template = format!("{{bar:24}} {{bytes}}/{{total_bytes}} of {what}  {{bytes_per_sec}}");
+        let bar = std::io::stderr().is_terminal().then(|| styled(&template));
+        Self { what, bar, told: Instant::now() }
+    }
+
+    /// So many bytes of so many.
+    pub fn update(&mut self, done: u64, all: u64) {
+        match &self.bar {
+            Some(bar) => {
+                bar.set_length(all);
+                // Threads tell of their parts in any order.
+                bar.set_position(done.max(bar.position()));
+            }
+            None if self.told.elapsed() >= LINE_EVERY => {
+                self.told = Instant::now();
+                output::aside(format!("{} of {} of {}", output::bytes(done), output::bytes(all), self.what));
+            }
+            None => {}
+        }
+    }
+}
+
+impl Drop for BytesDone {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
 fn bar(what: &str) -> ProgressBar {
+    styled(&format!("{{bar:24}} {{pos}}/{{len}} {what}  {{msg}}"))
+}
+
+fn styled(template: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-    let style = ProgressStyle::with_template(&format!("{{bar:24}} {{pos}}/{{len}} {what}  {{msg}}"));
+    let style = ProgressStyle::with_template(template);
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar
 }

@@ -1,12 +1,14 @@
 //! `furrow checkpoint`: writes random checkpoints of the published architecture, and looks at any.
 
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use clap::{Args, Subcommand, ValueEnum};
 use furrow_model::checkpoint::{Inspection, ModelFacts, inspect};
 use furrow_model::init::{self, Init, SHARD_BYTES_MAX, Size, StoredType};
 use serde_json::json;
 
+use crate::progress::BytesDone;
 use crate::{Failure, output};
 use furrow_model::checkpoint::chain;
 
@@ -24,15 +26,16 @@ pub enum CheckpointCommand {
 pub struct InitArgs {
     /// Directory to make
     dir: PathBuf,
-    /// mini: a million parameters, to learn on a core; tiny: four million, for tests and the quickstart; small: about 100 million
+    /// mini: a million parameters, to learn on a core; tiny: four million, for tests and the quickstart; small: about 100 million; 12b: the
+    /// published shape, 26 GB in bfloat16
     #[arg(long, value_enum, default_value = "tiny")]
     size: SizeName,
     /// The same seed writes the same bytes
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Type the weights are stored in
-    #[arg(long, value_enum, default_value = "float32")]
-    dtype: TypeName,
+    /// Type the weights are stored in [default: float32, of 12b bfloat16]
+    #[arg(long, value_enum)]
+    dtype: Option<TypeName>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -53,6 +56,8 @@ enum SizeName {
     Mini,
     Tiny,
     Small,
+    #[value(name = "12b")]
+    Nano12b,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -74,13 +79,18 @@ fn write(args: &InitArgs) -> Result<(), Failure> {
         SizeName::Mini => Size::Mini,
         SizeName::Tiny => Size::Tiny,
         SizeName::Small => Size::Small,
+        SizeName::Nano12b => Size::Nano12b,
     };
-    let dtype = match args.dtype {
-        TypeName::Float32 => StoredType::Float32,
-        TypeName::Bfloat16 => StoredType::Bfloat16,
+    let dtype = match (args.dtype, size) {
+        (Some(TypeName::Bfloat16), _) | (None, Size::Nano12b) => StoredType::Bfloat16,
+        (Some(TypeName::Float32) | None, _) => StoredType::Float32,
     };
     let init = Init { size, seed: args.seed, dtype, shard_bytes_max: SHARD_BYTES_MAX };
-    let summary = init::init(&args.dir, &init).map_err(|error| Failure::Input(vec![chain(&error)]))?;
+    let progress = Mutex::new(BytesDone::new("weights"));
+    let told = |done, all| progress.lock().unwrap_or_else(PoisonError::into_inner).update(done, all);
+    let written = init::init_told(&args.dir, &init, &told);
+    drop(progress);
+    let summary = written.map_err(|error| Failure::Input(vec![chain(&error)]))?;
     if args.json {
         return Ok(output::json(&json!({
             "dir": args.dir, "parameters": summary.parameters, "tensors": summary.tensors, "bytes": summary.bytes,

@@ -46,6 +46,9 @@ pub enum StoredType {
     Bfloat16,
 }
 
+/// Bytes of weights that are written, and all there will be.
+pub type Told<'a> = dyn Fn(u64, u64) + Sync + 'a;
+
 /// What was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
@@ -67,6 +70,20 @@ pub enum InitError {
     Exists {
         /// Where.
         path: PathBuf,
+    },
+    /// Another process is writing it.
+    #[error("{} is being written by another process; wait for it, or stop it", path.display())]
+    Busy {
+        /// Where.
+        path: PathBuf,
+    },
+    /// A process that was killed left a part of another checkpoint under this name.
+    #[error("{} is a part of a checkpoint of other settings ({found}); go on with those, or remove it", path.display())]
+    OtherDraft {
+        /// Where it lies.
+        path: PathBuf,
+        /// Its settings.
+        found: String,
     },
     /// The operating system refused.
     #[error("cannot {what} {}", path.display())]
@@ -113,15 +130,22 @@ impl StoredType {
 
 /// Writes a checkpoint directory, whole or not at all.
 ///
+/// What a killed process left of the same checkpoint is gone on with at its first missing file of weights.
+///
 /// # Errors
-/// When something is at `dir` already, or the disk refuses.
+/// When something is at `dir` already, another process is at it, or the disk refuses.
 pub fn init(dir: &Path, init: &Init) -> Result<Summary, InitError> {
+    init_told(dir, init, &|_, _| {})
+}
+
+/// The same; `told` hears of the bytes of weights that are written, and of how many there will be, from several threads.
+pub fn init_told(dir: &Path, init: &Init, told: &Told<'_>) -> Result<Summary, InitError> {
     let shapes = init.size.shapes();
     let config_json = sizes::config_json(shapes, init.dtype);
     let config = Config::parse(config_json.to_string().as_bytes(), Path::new("config.json"))?;
-    let tensors = tensors::tensors(&config, sizes::PREFIX);
-    let draft = Draft::begin(dir)?;
-    let mut bytes = draft.write_weights(init, &tensors)?;
+    let tensors = tensors::tensors(&config, shapes.prefix);
+    let draft = Draft::begin(dir, init)?;
+    let mut bytes = draft.write_weights(init, &tensors, told)?;
     bytes += draft.write(TOKENIZER_FILE, &vocabulary::tokenizer_json(shapes.vocabulary)?)?;
     for (name, value) in [
         ("config.json", config_json),

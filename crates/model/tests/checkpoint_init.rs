@@ -18,6 +18,7 @@ use furrow_model::vision::{Resample, Rgb, prepare};
 use furrow_model::weights::Weights;
 use proptest::prelude::*;
 use safetensors::SafeTensors;
+use sha2::{Digest, Sha256};
 
 const TINY: Init =
     Init { size: Size::Tiny, seed: 7, dtype: StoredType::Float32, shard_bytes_max: SHARD_BYTES_MAX };
@@ -69,6 +70,29 @@ fn every_door_opens_it() {
         let bytes: usize = files(&checkpoint).values().map(Vec::len).sum();
         assert_eq!((summary.bytes, summary.vocabulary), (bytes as u64, config.text.vocabulary));
         assert!(parameters.contains(&summary.parameters), "{}", summary.parameters);
+    }
+}
+
+/// Bytes of every size by their SHA-256: a checkpoint that a run's records name can be made again by any later build.
+#[test]
+fn sizes_keep_their_bytes() {
+    for (size, dtype, sha256) in [
+        (Size::Mini, StoredType::Float32, "3325a8cdbd0dce9faa30619200bcd62fa00dc5025f35d3be8bd8032d1a632fbb"),
+        (Size::Tiny, StoredType::Float32, "74c9d08cf8007bfb950dd9c556bf261b8f55d9cbea36703b4e2c43f9a332ee48"),
+        (
+            Size::Tiny,
+            StoredType::Bfloat16,
+            "48f3f06c7104816210fbbf8d3bb110bea8a82e0f694f7e56cd4463a80cd80ef1",
+        ),
+    ] {
+        let files = written(&Init { size, dtype, ..TINY });
+        let mut hash = Sha256::new();
+        for (name, bytes) in &files {
+            hash.update(name);
+            hash.update(bytes);
+        }
+        let got: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(got, sha256, "{} {}", size.as_str(), dtype.name());
     }
 }
 

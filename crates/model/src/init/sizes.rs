@@ -16,6 +16,8 @@ pub enum Size {
     Tiny,
     /// About a hundred million parameters, up to five tiles of 64 rows: for measuring.
     Small,
+    /// The published shape: 12.3 G parameters behind a tower of 0.7 G, up to thirteen tiles of 256 rows. 26 GB in bfloat16.
+    Nano12b,
 }
 
 /// Shapes of one size.
@@ -35,6 +37,10 @@ pub(super) struct Shapes {
     /// Width, blocks, heads, MLP width.
     tower: [usize; 4],
     projector_hidden: usize,
+    /// Rows before the patches of a tile: a class token for each of four teachers, filled up to a multiple of this by registers.
+    pub prefix: usize,
+    /// Sides of a tile that the position table covers: more than one, so that it is resized as the published one is.
+    table_tiles: usize,
 }
 
 /// All three mixers and little else. A tile of 96 pixels is 3 x 3 rows: pages of nine fields give each a row of its own, and what lies where
@@ -52,6 +58,8 @@ const MINI: Shapes = Shapes {
     tiles_max: 1,
     tower: [64, 2, 2, 256],
     projector_hidden: 256,
+    prefix: 8,
+    table_tiles: 2,
 };
 
 /// All three mixers. A token costs 3.1 M multiply-adds, so at 10 G of them a second it is 3,200 tokens a second; a session's state has
@@ -69,6 +77,8 @@ const TINY: Shapes = Shapes {
     tiles_max: 1,
     tower: [96, 2, 3, 384],
     projector_hidden: 384,
+    prefix: 8,
+    table_tiles: 2,
 };
 
 /// The published proportions at a hidden size of 768 (inner width twice the hidden size, state 128, 8 groups) with RADIO's smallest
@@ -86,19 +96,35 @@ const SMALL: Shapes = Shapes {
     tiles_max: 4,
     tower: [384, 12, 6, 1536],
     projector_hidden: 3072,
+    prefix: 8,
+    table_tiles: 2,
+};
+
+/// Nemotron-Nano-12B-v2-VL, as `Config::published` has it; the vocabulary's image mark lies within the table, as in the sizes above.
+const NANO_12B: Shapes = Shapes {
+    pattern: "M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M-",
+    vocabulary: 131_072,
+    positions_max: 131_072,
+    hidden: 5120,
+    intermediate: 20_480,
+    attention: [40, 8, 128],
+    ssm: [128, 80, 128, 8],
+    chunk: 128,
+    tile: 512,
+    tiles_max: 12,
+    tower: [1280, 32, 16, 5120],
+    projector_hidden: 20_480,
+    prefix: 16,
+    table_tiles: 4,
 };
 
 /// Side of a patch and patches a side of one token, as published.
 const PATCH: usize = 16;
 const SHUFFLE: usize = 2;
-/// Rows of the prefix: a class token for each of four teachers, filled up to a multiple of eight by registers.
-pub(super) const PREFIX: usize = 8;
-/// The position table covers tiles of twice the side, so that it is resized as the published one is.
-const TABLE_TILES: usize = 2;
 
 impl Size {
     /// All sizes.
-    pub const ALL: [Self; 3] = [Self::Mini, Self::Tiny, Self::Small];
+    pub const ALL: [Self; 4] = [Self::Mini, Self::Tiny, Self::Small, Self::Nano12b];
 
     /// Its name on the command line.
     pub fn as_str(self) -> &'static str {
@@ -106,6 +132,7 @@ impl Size {
             Self::Mini => "mini",
             Self::Tiny => "tiny",
             Self::Small => "small",
+            Self::Nano12b => "12b",
         }
     }
 
@@ -114,6 +141,7 @@ impl Size {
             Self::Mini => &MINI,
             Self::Tiny => &TINY,
             Self::Small => &SMALL,
+            Self::Nano12b => &NANO_12B,
         }
     }
 }
@@ -157,7 +185,7 @@ pub(super) fn config_json(shapes: &Shapes, dtype: StoredType) -> Value {
 
 fn vision_json(shapes: &Shapes, dtype: StoredType) -> Value {
     let [hidden, blocks, heads, intermediate] = shapes.tower;
-    let table = shapes.tile * TABLE_TILES;
+    let table = shapes.tile * shapes.table_tiles;
     json!({
         "model_type": "",
         "torch_dtype": dtype.name(),
@@ -171,7 +199,7 @@ fn vision_json(shapes: &Shapes, dtype: StoredType) -> Value {
         "args": {
             "model": "vit_furrow",
             "cpe_max_size": table,
-            "register_multiple": PREFIX,
+            "register_multiple": shapes.prefix,
             "cls_token_per_teacher": true,
             "teachers": [{"name": "a"}, {"name": "b"}, {"name": "c"}, {"name": "d"}],
         },

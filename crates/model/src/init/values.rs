@@ -3,6 +3,8 @@
 //! Each tensor has a stream of its own, named by seed and tensor, so that one more layer changes no other tensor. Bell-shaped values
 //! are made of whole numbers alone; only `A_log` and `dt_bias` go through a logarithm, in float64 before rounding to float32.
 
+use std::ops::Range;
+
 use rand::rngs::ChaCha12Rng;
 use rand::{Rng, SeedableRng};
 use sha2::{Digest, Sha256};
@@ -15,18 +17,23 @@ const SUM_SPREAD: f64 = 37_837.227_249_1;
 /// Mean of that sum.
 const SUM_MEAN: f64 = 2.0 * 65_535.0;
 
-/// Little-endian bytes of a tensor's values as they are stored.
-pub(super) fn bytes(tensor: &Tensor, seed: u64, dtype: StoredType) -> Vec<u8> {
+/// Words of 32 bits that each value takes from its stream.
+const WORDS: u128 = 2;
+
+/// Little-endian bytes of some of a tensor's values as they are stored, in the place of what `bytes` held. Any part of a tensor can be made
+/// without those before it.
+pub(super) fn fill(tensor: &Tensor, part: Range<usize>, seed: u64, dtype: StoredType, bytes: &mut Vec<u8>) {
     let mut stream = stream(tensor, seed);
-    let mut bytes = Vec::with_capacity(tensor.values() * dtype.bytes());
-    for _ in 0..tensor.values() {
+    stream.set_word_pos(part.start as u128 * WORDS);
+    bytes.clear();
+    bytes.reserve(part.len() * dtype.bytes());
+    for _ in part {
         let value = value(tensor.draw, &mut stream);
         match dtype {
             StoredType::Float32 => bytes.extend(value.to_le_bytes()),
             StoredType::Bfloat16 => bytes.extend(half::bf16::from_f32(value).to_le_bytes()),
         }
     }
-    bytes
 }
 
 fn stream(tensor: &Tensor, seed: u64) -> ChaCha12Rng {
@@ -65,6 +72,29 @@ fn softplus_inverse(x: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn bytes(tensor: &Tensor, seed: u64, dtype: StoredType) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        fill(tensor, 0..tensor.values(), seed, dtype, &mut bytes);
+        bytes
+    }
+
+    /// The parts of a tensor, wherever they are cut, are the tensor.
+    #[test]
+    fn parts_are_the_whole() {
+        for kind in [Draw::Spread(1.0), Draw::Step, Draw::Ones] {
+            let tensor = Tensor { name: "t".into(), shape: vec![1000], draw: kind };
+            for dtype in [StoredType::Float32, StoredType::Bfloat16] {
+                let whole = bytes(&tensor, 5, dtype);
+                let (mut parts, mut part) = (Vec::new(), Vec::new());
+                for cut in [0..1, 1..31, 31..32, 32..33, 33..500, 500..1000] {
+                    fill(&tensor, cut, 5, dtype, &mut part);
+                    parts.extend_from_slice(&part);
+                }
+                assert!(parts == whole, "{kind:?} {dtype:?}");
+            }
+        }
+    }
 
     fn draw(name: &str, draw: Draw, seed: u64) -> Vec<f32> {
         let tensor = Tensor { name: name.into(), shape: vec![50_000], draw };

@@ -3,7 +3,7 @@
 //! Trained here rather than by the library, whose order among equal counts may depend on a hash map's order. The corpus is small
 //! enough to count afresh for each merge: 736 merges x at most 6,000 symbols of 1,000 different pieces.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
@@ -29,14 +29,37 @@ pub(super) const STOP: u32 = 12;
 /// Text of a `tokenizer.json` of exactly `size` ids, marks and bytes included.
 ///
 /// # Panics
-/// When the corpus has too few pairs for that size, which a test excludes for the sizes there are.
+/// When the corpus has too few pairs for that size, joined ones included, which a test excludes for the sizes there are.
 pub(super) fn tokenizer_json(size: usize) -> Result<String, TokenizerError> {
     let untrained = file(&[]);
     let pieces = Tokenizer::parse(Path::new("tokenizer.json"), untrained.to_string().as_bytes())?;
     let pieces = pieces.pieces(CORPUS).unwrap_or_default();
-    let merges = train(&pieces, size - MARKS - 256);
+    let mut merges = train(&pieces, size - MARKS - 256);
+    fill(&mut merges, size - MARKS - 256);
     assert_eq!(entries(&merges).len(), size, "the corpus has too few pairs");
     Ok(format!("{:#}\n", file(&merges)))
+}
+
+/// Where the corpus has too few pairs for a large vocabulary, trained entries are joined two and two, the earliest first. So a large
+/// vocabulary has as many different texts as a real one, and the grammar's masks as much to choose from.
+fn fill(merges: &mut Vec<(String, String)>, merges_max: usize) {
+    if merges.len() >= merges_max {
+        return;
+    }
+    let trained: Vec<String> = merges.iter().map(|(left, right)| format!("{left}{right}")).collect();
+    let mut names: HashSet<String> = (0..=255).map(|byte| alphabet::char_of(byte).to_string()).collect();
+    names.extend(trained.iter().cloned());
+    for sum in 0..2 * trained.len() {
+        for left in sum.saturating_sub(trained.len() - 1)..=sum.min(trained.len() - 1) {
+            let (left, right) = (&trained[left], &trained[sum - left]);
+            if names.insert(format!("{left}{right}")) {
+                merges.push((left.clone(), right.clone()));
+            }
+            if merges.len() == merges_max {
+                return;
+            }
+        }
+    }
 }
 
 /// The most frequent pair of neighbours becomes an entry, again and again; the lowest ids win among equals.
