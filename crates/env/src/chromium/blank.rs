@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use super::context::Change;
 use super::link::within;
 use super::pool::Seat;
+use super::process::BrowserKind;
 use super::tab::Tab;
 use crate::config::BrowserConfig;
 use crate::egress::Egress;
@@ -28,7 +29,7 @@ pub(super) struct Blank {
     pub egress: Egress,
     pub changes: mpsc::Receiver<Change>,
     pub tab: Tab,
-    pub viewport: Size,
+    pub kind: BrowserKind,
 }
 
 impl Blank {
@@ -36,7 +37,7 @@ impl Blank {
     pub async fn make(
         running: Seat,
         config: &BrowserConfig,
-        viewport: Size,
+        kind: BrowserKind,
         egress: Egress,
     ) -> Result<Self, StageError> {
         let deadline = config.deadlines.navigation;
@@ -49,8 +50,8 @@ impl Blank {
         let mut deny = SetDownloadBehaviorParams::new(SetDownloadBehaviorBehavior::Deny);
         deny.browser_context_id = Some(id.clone());
         running.link.call(deny, config.deadlines.input, "denying downloads").await?;
-        let tab = empty_tab(&running, &id, config, viewport).await?;
-        Ok(Self { running, id, egress, changes, tab, viewport })
+        let tab = empty_tab(&running, &id, config, kind.viewport).await?;
+        Ok(Self { running, id, egress, changes, tab, kind })
     }
 
     /// Whether a trajectory can begin in it.
@@ -99,13 +100,13 @@ pub(super) async fn throw_away(running: &Seat, id: BrowserContextId) {
 pub(super) struct Shelf(Mutex<VecDeque<Blank>>);
 
 impl Shelf {
-    /// One whose pages are of this size, if one is there that is fit and whose browser has a place for it. The second part is what is of no use
+    /// One of this kind, if one is there that is fit and whose browser has a place for it. The second part is what is of no use
     /// to anybody any more.
-    pub fn take(&self, viewport: Size) -> (Option<Blank>, Vec<Blank>) {
+    pub fn take(&self, kind: BrowserKind) -> (Option<Blank>, Vec<Blank>) {
         let mut blanks = self.lock();
         let (fit, unfit) = std::mem::take(&mut *blanks).into_iter().partition(Blank::is_fit);
         *blanks = fit;
-        let place = blanks.iter().position(|blank| blank.viewport == viewport && blank.running.has_a_place());
+        let place = blanks.iter().position(|blank| blank.kind == kind && blank.running.has_a_place());
         let taken = place.and_then(|place| blanks.remove(place));
         (taken, Vec::from(unfit))
     }
@@ -115,15 +116,15 @@ impl Shelf {
         self.lock().push_back(blank);
     }
 
-    /// How many there are for pages of this size.
-    pub fn count(&self, viewport: Size) -> usize {
-        self.lock().iter().filter(|blank| blank.viewport == viewport).count()
+    /// How many there are of this kind.
+    pub fn count(&self, kind: BrowserKind) -> usize {
+        self.lock().iter().filter(|blank| blank.kind == kind).count()
     }
 
-    /// Takes the oldest for pages of another size, so that sizes that nobody asks for any more do not keep memory.
-    pub fn take_other(&self, viewport: Size) -> Option<Blank> {
+    /// Takes the oldest of another kind, so that a kind that no task asks for any more does not keep memory.
+    pub fn take_other(&self, kind: BrowserKind) -> Option<Blank> {
         let mut blanks = self.lock();
-        let place = blanks.iter().position(|blank| blank.viewport != viewport)?;
+        let place = blanks.iter().position(|blank| blank.kind != kind)?;
         blanks.remove(place)
     }
 

@@ -25,7 +25,7 @@ use super::context::{CHANGES_MAX, Change, Context};
 use super::limits::Overrun;
 use super::link::Link;
 use super::network::Network;
-use super::process::{BrowserError, Process, sandboxed, sweep};
+use super::process::{BrowserError, BrowserKind, Process, sandboxed, sweep};
 use super::selftest;
 use crate::archive::Archives;
 use crate::config::BrowserConfig;
@@ -51,6 +51,9 @@ const CLOSED_WITHIN: Duration = Duration::from_secs(5);
 
 /// A process that starts again and again is given up for this attempt.
 const STARTS_MAX: u32 = 3;
+
+/// The browser that is tested before a worker joins. Pages of either clock depend on what it is tested for.
+const TESTED: BrowserKind = BrowserKind { viewport: Size::new(1280, 720), virtual_time: false };
 
 /// No host of this name can be, by RFC 2606.
 const NOWHERE: &str = "http://nowhere.invalid/";
@@ -99,7 +102,7 @@ pub(super) struct Running {
     process: Process,
     /// Its name in the log.
     pub name: String,
-    screen: Size,
+    kind: BrowserKind,
     /// Contexts in it, with and without a task.
     contexts: AtomicUsize,
     /// Of those, contexts without a task.
@@ -194,18 +197,18 @@ impl Chromium {
     }
 
     /// Makes contexts for the trajectories to come while this one is acted out.
-    fn refill(&self, viewport: Size) {
+    fn refill(&self, kind: BrowserKind) {
         let (pool, stop) = (self.pool.clone(), self.stop.clone());
         self.refills.spawn(async move {
-            stop.run_until_cancelled(pool.refill(viewport)).await;
+            stop.run_until_cancelled(pool.refill(kind)).await;
         });
     }
 }
 
 impl Pool {
     /// A context that nobody used: one that is ready, or a new one.
-    async fn blank(&self, viewport: Size) -> Result<Blank, StageError> {
-        let (ready, unfit) = self.ready.take(viewport);
+    async fn blank(&self, kind: BrowserKind) -> Result<Blank, StageError> {
+        let (ready, unfit) = self.ready.take(kind);
         for blank in unfit {
             blank.close().await;
         }
@@ -213,18 +216,18 @@ impl Pool {
             Some(blank) => blank,
             None => {
                 let _turn = self.opening.acquire().await.map_err(|closed| failed(&closed))?;
-                let running = self.place(viewport).await.map_err(|error| failed(&error))?;
-                self.make(Seat::lent(running), viewport).await?
+                let running = self.place(kind).await.map_err(|error| failed(&error))?;
+                self.make(Seat::lent(running), kind).await?
             }
         };
         blank.running.lend();
         Ok(blank)
     }
 
-    async fn make(&self, seat: Seat, viewport: Size) -> Result<Blank, StageError> {
+    async fn make(&self, seat: Seat, kind: BrowserKind) -> Result<Blank, StageError> {
         let egress =
             Egress::shut(self.sites.clone(), self.egress.clone()).await.map_err(|error| failed(&error))?;
-        Blank::make(seat, &self.config, viewport, egress).await
+        Blank::make(seat, &self.config, kind, egress).await
     }
 
     /// What stands between a trajectory's pages and the world, where archives are made or used.
@@ -240,20 +243,20 @@ impl Pool {
         Network::begin(archives, running, flight, of, task, deadline).await.map(Some)
     }
 
-    /// Has as many contexts ready as the job asks for, all for pages of this size. No browser is started for them.
-    async fn refill(&self, viewport: Size) {
+    /// Has as many contexts ready as the job asks for, all of this kind. No browser is started for them.
+    async fn refill(&self, kind: BrowserKind) {
         let Ok(_only) = self.refilling.try_acquire() else { return };
         let most = self.config.contexts_ready as usize;
-        while self.ready.count(viewport) < most {
+        while self.ready.count(kind) < most {
             if self.ready.len() >= most
-                && let Some(other) = self.ready.take_other(viewport)
+                && let Some(other) = self.ready.take_other(kind)
             {
                 other.close().await;
             }
             // Behind everybody who waits for a context now.
             let Ok(_turn) = self.opening.acquire().await else { return };
-            let Some(seat) = self.place_for_blank(viewport).await else { return };
-            match self.make(seat, viewport).await {
+            let Some(seat) = self.place_for_blank(kind).await else { return };
+            match self.make(seat, kind).await {
                 Ok(blank) => self.ready.put(blank),
                 Err(error) => {
                     tracing::debug!(%error, "no context could be made ahead of need");
@@ -264,29 +267,28 @@ impl Pool {
     }
 
     /// A browser that can hold another context until a trajectory needs it.
-    async fn place_for_blank(&self, screen: Size) -> Option<Seat> {
+    async fn place_for_blank(&self, kind: BrowserKind) -> Option<Seat> {
         let processes = self.processes.lock().await;
-        let fit = processes.iter().filter(|running| running.screen == screen && running.takes_more());
+        let fit = processes.iter().filter(|running| running.kind == kind && running.takes_more());
         fit.min_by_key(|running| running.contexts.load(Ordering::SeqCst)).cloned().map(Seat::blank)
     }
 
-    /// A process with room for one more context whose pages are of this size; it is counted there already.
-    async fn place(&self, screen: Size) -> Result<Arc<Running>, BrowserError> {
+    /// A process of this kind with room for one more context; it is counted there already.
+    async fn place(&self, kind: BrowserKind) -> Result<Arc<Running>, BrowserError> {
         let mut processes = self.processes.lock().await;
         processes.retain(|running| !running.link.dead.is_cancelled());
-        let room = |running: &&Arc<Running>| {
-            running.screen == screen && running.takes_more() && running.has_a_place()
-        };
+        let room =
+            |running: &&Arc<Running>| running.kind == kind && running.takes_more() && running.has_a_place();
         if let Some(running) = processes.iter().filter(room).min_by_key(|running| running.lent()) {
             running.contexts.fetch_add(1, Ordering::SeqCst);
             return Ok(running.clone());
         }
-        // What nobody uses and nobody can use makes room: its screen is of another size, or it kept the memory of pages that are gone.
+        // What nobody uses and nobody can use makes room: it is of another kind, or it kept the memory of pages that are gone.
         processes.retain(|running| running.lent() > 0 || !running.stop());
         let mut starts = 0;
         loop {
             starts += 1;
-            match Running::start(&self.config, screen).await {
+            match Running::start(&self.config, kind).await {
                 Ok(running) => {
                     running.contexts.fetch_add(1, Ordering::SeqCst);
                     processes.push(running.clone());
@@ -325,8 +327,8 @@ impl Stages for Chromium {
     async fn open(&self, assignment: &Assignment) -> Result<Box<dyn Stage>, StageError> {
         let task = assignment.task.clone();
         let allow = AllowList::new(&task.start_url, &task.allow_hosts).map_err(|bad| failed(&bad))?;
-        let blank = self.pool.blank(task.viewport).await?;
-        self.refill(task.viewport);
+        let blank = self.pool.blank(BrowserKind::of(&task)).await?;
+        self.refill(BrowserKind::of(&task));
         let of = assignment.ancestry.clone();
         let network = match self.pool.network(&blank, &of, &task).await {
             Ok(network) => network,
@@ -358,9 +360,9 @@ impl Stages for Chromium {
 }
 
 impl Running {
-    async fn start(config: &BrowserConfig, screen: Size) -> Result<Arc<Self>, BrowserError> {
+    async fn start(config: &BrowserConfig, kind: BrowserKind) -> Result<Arc<Self>, BrowserError> {
         let began = Instant::now();
-        let process = Process::start(config, screen).await?;
+        let process = Process::start(config, kind).await?;
         let link = Link::connect(&process.address).await?;
         let version = link.browser.version().await.map_err(super::link::broken)?;
         let (created, destroyed) = link.targets().await?;
@@ -369,7 +371,7 @@ impl Running {
             product: version.product,
             name: process.name(),
             process,
-            screen,
+            kind,
             contexts: AtomicUsize::new(0),
             blanks: AtomicUsize::new(0),
             served: AtomicUsize::new(0),
@@ -456,7 +458,7 @@ impl Running {
 /// Starts a browser, tests it and ends it: the test crashes pages on purpose, and trajectories get browsers that saw none of it.
 async fn tested(config: &BrowserConfig) -> Result<Health, BrowserError> {
     let began = Instant::now();
-    let running = Running::start(config, Size::new(1280, 720)).await?;
+    let running = Running::start(config, TESTED).await?;
     let outcome = selftest::run(&running, config).await;
     let sandbox = sandboxed(running.process.pid);
     let held_bytes = held_bytes(running.process.pid);

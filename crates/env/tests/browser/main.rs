@@ -18,3 +18,4 @@ mod live;
 mod marks;
 mod page_time;
 mod suites;
+mod thinking;

@@ -24,12 +24,12 @@ const MEASURED: &str = "<div style='height:9px'></div><script>
 
 const PROBE: &str = "({ ...window.state, now: performance.now(), age: performance.now() - window.born, title: document.title })";
 
-fn on_virtual_time(task: &mut Task) {
+pub fn on_virtual_time(task: &mut Task) {
     task.clock = Clock::Virtual { step_millis: STEP_MILLIS };
     task.hooks.probe = Some(PROBE.into());
 }
 
-async fn probed(stage: &mut Box<dyn Stage>) -> Value {
+pub async fn probed(stage: &mut Box<dyn Stage>) -> Value {
     serde_json::from_str(&stage.probe().await.unwrap().unwrap()).unwrap()
 }
 
@@ -123,8 +123,15 @@ fn miniwob() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../envs/miniwob")
 }
 
+/// Its pages, out of their wheel.
+pub fn miniwob_site() -> Site {
+    let wheel = miniwob().join("../../.cache/miniwob-1.1.0-py3-none-any.whl");
+    assert!(wheel.exists(), "{} is missing: run deploy/quickstart.sh, or tests/run.sh", wheel.display());
+    Site { host: "miniwob.test".into(), root: Root::Zip { path: wheel, prefix: "miniwob/html".into() } }
+}
+
 /// The pages of the manifest as `crates/tasks/src/miniwob.rs` makes tasks of them.
-fn miniwob_tasks() -> Vec<Task> {
+pub fn miniwob_tasks() -> Vec<Task> {
     let hooks = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tasks/src/hooks");
     let script = |name: &str| std::fs::read_to_string(hooks.join(name)).unwrap();
     let (start, probe) = (script("miniwob_start.js"), script("miniwob_probe.js"));
@@ -156,11 +163,7 @@ fn miniwob_tasks() -> Vec<Task> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_ineffective_step_ends_a_task_or_costs_more_than_a_step_on_any_miniwob_page() {
-    let wheel = miniwob().join("../../.cache/miniwob-1.1.0-py3-none-any.whl");
-    assert!(wheel.exists(), "{} is missing: run deploy/quickstart.sh, or tests/run.sh", wheel.display());
-    let root = Root::Zip { path: wheel, prefix: "miniwob/html".into() };
-    let site = Site { host: "miniwob.test".into(), root };
-    let ground = ground_with(|_| {}, vec![site]).await;
+    let ground = ground_with(|_| {}, vec![miniwob_site()]).await;
     let tasks = miniwob_tasks();
     assert_eq!(tasks.len(), 70);
     let began = Instant::now();
