@@ -19,6 +19,7 @@ use tokio::time::timeout;
 
 use super::blank::{Blank, empty_tab, throw_away};
 use super::clock::StepTime;
+use super::navigate::{Arrival, Left};
 use super::network::Network;
 use super::observe::{self, Look, current_entry};
 use super::pool::Seat;
@@ -37,6 +38,9 @@ pub(super) const CHANGES_MAX: usize = 64;
 /// An address that goes into evidence is cut to this.
 const URL_CHARS_MAX: usize = 2048;
 
+/// Documents that lead on to another, each before its time is over; a page that leads on in a circle is kept where it is.
+const DOCUMENTS_MAX: usize = 4;
+
 /// A start page that takes longer waits for somebody else.
 const TURN: Duration = Duration::from_secs(5);
 
@@ -49,6 +53,19 @@ pub(super) enum Change {
     Refused,
     /// A page is gone.
     Closed(TargetId),
+}
+
+/// What came of a page that may have left by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Followed {
+    /// It is there.
+    Stays,
+    /// It is there, because the address that it was left for did not answer.
+    Late,
+    /// Another document is there and had its time.
+    Lived,
+    /// Another document is there as far as it came.
+    Unfinished,
 }
 
 /// How far a context reaches.
@@ -83,6 +100,8 @@ pub(super) struct Context {
     clock_stopped: bool,
     /// Page time of the step under way.
     step_time: StepTime,
+    /// Where the page goes by itself in that step, while its clock is in our hand.
+    arrival: Option<Arrival>,
     /// Dialogs that were told of.
     dialogs_told: u32,
     /// Downloads that were told of.
@@ -118,6 +137,7 @@ impl Context {
             changes,
             clock_stopped: false,
             step_time: StepTime::new(0, 1),
+            arrival: None,
             dialogs_told: 0,
             downloads_told: 0,
             popups_closed: 0,
@@ -272,6 +292,9 @@ impl Context {
     async fn do_several(&mut self, actions: &[Action]) -> Result<Outcome, StageError> {
         for (number, action) in (1..).zip(actions) {
             let outcome = Box::pin(self.do_it(action)).await?;
+            if self.clock_stopped {
+                self.follow().await?;
+            }
             if outcome.name != OutcomeName::Ok {
                 let Outcome { name, detail } = outcome;
                 let left = actions.len() - number;
@@ -318,7 +341,7 @@ impl Context {
         }
         let mut time = self.step_time;
         let patience = self.config.settle.cap;
-        let mut arrival = navigate::Arrival::listen(self.tab()?).await?;
+        let mut arrival = Arrival::listen(self.tab()?).await?;
         let (over, asked) = oneshot::channel();
         let loading = async {
             let outcome = load(self).await;
@@ -327,17 +350,18 @@ impl Context {
             outcome
         };
         let living = async {
-            if !arrival.is_another_document(asked.map(drop), patience).await {
-                return Ok(true);
-            }
-            let lived = clock::advance_loading(self.tab()?, time.take_share(), patience).await?;
-            if !lived {
-                navigate::until_it_shows(self.tab()?).await?;
-            }
-            Ok::<_, StageError>(lived)
+            let came = arrival.is_another_document(asked.map(drop), patience).await;
+            // It may lead on by itself, but not before it is there.
+            let next = Arrival::listen(self.tab()?).await?;
+            let lived = !came || self.live(time.take_share()).await?;
+            Ok::<_, StageError>((lived, next))
         };
-        let (outcome, lived) = tokio::join!(loading, living);
+        let (outcome, living) = tokio::join!(loading, living);
         self.step_time = time;
+        let lived = living.map(|(lived, next)| {
+            self.arrival = Some(next);
+            lived
+        });
         // Also what failed leaves a clock that stands, unless the page cannot be asked any more.
         if !self.tab()?.has_hung() {
             clock::stop(self.tab()?).await?;
@@ -348,6 +372,45 @@ impl Context {
             }
             (outcome, _) => Ok(outcome),
         }
+    }
+
+    /// So much page time for a document that came. Whether it had all of it: one whose requests are never answered is shown as far as it came.
+    async fn live(&self, millis: u32) -> Result<bool, StageError> {
+        let tab = self.tab()?;
+        let lived = clock::advance_loading(tab, millis, self.config.settle.cap).await?;
+        navigate::until_it_shows(tab).await?;
+        Ok(lived)
+    }
+
+    /// Goes with a page that leaves by itself, by a link, a form or a script: while time stands still no document loads, and none that is not loaded is
+    /// drawn. So one that comes gets the time of a step, as if it had been asked for.
+    async fn follow(&mut self) -> Result<Followed, StageError> {
+        let Clock::Virtual { step_millis } = self.task.clock else { return Ok(Followed::Stays) };
+        let mut arrival = match self.arrival.take() {
+            Some(arrival) if arrival.is_of(self.tab()?) => arrival,
+            // Another tab came to the front: nothing has begun in it since.
+            _ => Arrival::listen(self.tab()?).await?,
+        };
+        let mut followed = Followed::Stays;
+        for _ in 0..DOCUMENTS_MAX {
+            let left = arrival.outcome(self.tab()?).await?;
+            match left {
+                Left::No | Left::Stays | Left::Late => {
+                    self.arrival = Some(arrival);
+                    return Ok(if left == Left::Late { Followed::Late } else { followed });
+                }
+                Left::Came => {
+                    arrival = Arrival::listen(self.tab()?).await?;
+                    followed = match self.live(step_millis).await? {
+                        true => Followed::Lived,
+                        false => Followed::Unfinished,
+                    };
+                    clock::stop(self.tab()?).await?;
+                }
+            }
+        }
+        navigate::stop_loading(self.tab()?).await?;
+        Ok(Followed::Unfinished)
     }
 
     /// Does one action and remembers where it left the mouse.
@@ -533,8 +596,14 @@ impl Context {
         let rest = self.step_time.take_rest();
         // The next step's, which may be one without an action.
         self.step_time = self.time_of_step(1);
+        // Followed before, because a page that is being left answers nothing, and after, for where it went meanwhile.
+        let before = self.follow().await?;
+        if matches!(before, Followed::Lived | Followed::Unfinished) {
+            return Ok(before == Followed::Lived);
+        }
         clock::advance(self.tab()?, rest).await?;
-        Ok(true)
+        let after = self.follow().await?;
+        Ok(![before, after].iter().any(|left| matches!(left, Followed::Late | Followed::Unfinished)))
     }
 }
 
@@ -609,6 +678,10 @@ impl Stage for Context {
         }
         self.acted = true;
         self.step_time = self.time_of_step(action.parts().len());
+        self.arrival = match self.clock_stopped {
+            true => Some(Arrival::listen(self.tab()?).await?),
+            false => None,
+        };
         self.do_it(action).await
     }
 
@@ -636,12 +709,15 @@ impl Stage for Context {
         }
         // What cut the step off may have left some of its time, which must not pass under the evidence.
         if self.clock_stopped && clock::stop(tab).await.is_err() {
+            // One that is being left answers when it no longer is, one that loops when it is stopped.
+            navigate::stop_loading(tab).await.ok()?;
             tab.stop_script().await.ok()?;
             clock::stop(tab).await.ok()?;
         }
         let mut seen = picture::screenshot(tab, &self.task.observation, self.task.viewport).await;
         if matches!(seen, Err(StageError::PageHang { .. })) {
             tab.stop_script().await.ok()?;
+            navigate::show_something(tab).await.ok()?;
             seen = picture::screenshot(tab, &self.task.observation, self.task.viewport).await;
         }
         let entry = current_entry(tab).await.ok()?;

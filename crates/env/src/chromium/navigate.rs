@@ -9,15 +9,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use chromiumoxide::cdp::browser_protocol::page::{
-    EventFrameNavigated, EventFrameStoppedLoading, EventNavigatedWithinDocument, FrameId, GetFrameTreeParams,
-    GetNavigationHistoryParams, NavigateParams, NavigateToHistoryEntryParams, ReloadParams,
-    SetLifecycleEventsEnabledParams, StopLoadingParams,
+    ClientNavigationDisposition, EventFrameNavigated, EventFrameRequestedNavigation,
+    EventFrameStartedNavigating, EventFrameStoppedLoading, EventNavigatedWithinDocument, FrameId,
+    FrameStartedNavigatingNavigationType, GetFrameTreeParams, GetNavigationHistoryParams, NavigateParams,
+    NavigateToHistoryEntryParams, ReloadParams, SetLifecycleEventsEnabledParams, StopLoadingParams,
 };
 use chromiumoxide::listeners::EventStream;
 use furrow_rollout::{EMPTY_PAGE, Outcome, OutcomeName};
 use futures::{FutureExt, StreamExt};
 use serde_json::Value;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::tab::{Tab, listen};
 use super::{clock, script};
@@ -44,6 +45,13 @@ const EMPTY_HEARD: Duration = Duration::from_millis(50);
 
 /// Page time in which an empty document is loaded; nothing else is left in it.
 const EMPTY_MILLIS: u32 = 1000;
+
+/// The filter answers for a host that does not, by the same deadline. Its answer is waited for: a document that comes while loading is stopped is never
+/// drawn (Chromium 156: both of two pages, in one run of three).
+const BEYOND_FILTER: Duration = Duration::from_secs(1);
+
+/// Time in which a navigation that a page asked for begins: the browser hears of the wish a moment later, or never where it is refused.
+const ASKED_TO_BEGUN: Duration = Duration::from_millis(100);
 
 /// Whether the document is loaded, and a navigation within it, to where it is, for the library to hear.
 const STAYS: &str = "document.readyState === 'complete' && (history.replaceState(history.state, ''), true)";
@@ -80,14 +88,11 @@ pub(super) async fn to(tab: &Tab, url: &str, patience: Duration) -> Result<Outco
             tab.excuse();
             if !arrived.load(Ordering::Relaxed) {
                 // It would come later, under the feet of whoever acts on the page that is there.
-                let what = "the page to stop loading";
-                tab.call(StopLoadingParams {}, tab.deadlines.input, what).await?;
+                stop_loading(tab).await?;
                 stays(tab).await?;
             } else {
                 tab.leave_unfinished();
-                if !shows(tab).await? {
-                    empty(tab).await?;
-                }
+                show_something(tab).await?;
             }
             Ok(Outcome::told(OutcomeName::NavigationFailed, "the address did not answer in time"))
         }
@@ -149,6 +154,11 @@ async fn stays(tab: &Tab) -> Result<(), StageError> {
     }
 }
 
+/// Gives up what a page loads or is being left for. The browser process answers, whatever the page does.
+pub(super) async fn stop_loading(tab: &Tab) -> Result<(), StageError> {
+    tab.call(StopLoadingParams {}, tab.deadlines.input, "the page to stop loading").await.map(drop)
+}
+
 /// Waits until a page that did not settle has something to show, as long as for an address; then it is shown empty, as a person would see it.
 pub(super) async fn until_it_shows(tab: &Tab) -> Result<(), StageError> {
     let until = Instant::now() + tab.deadlines.navigation;
@@ -159,6 +169,11 @@ pub(super) async fn until_it_shows(tab: &Tab) -> Result<(), StageError> {
         sleep(LOADING_LOOK).await;
     }
     Ok(())
+}
+
+/// Shows a document that came by half and is not drawn as an empty one.
+pub(super) async fn show_something(tab: &Tab) -> Result<(), StageError> {
+    if shows(tab).await? { Ok(()) } else { empty(tab).await }
 }
 
 /// The address that could not be loaded, where the browser shows its error page in its place.
@@ -230,22 +245,136 @@ pub(super) async fn again(tab: &Tab) -> Result<Outcome, StageError> {
     Ok(Outcome::named(OutcomeName::Ok))
 }
 
-/// What a tab tells of a navigation: whether another document comes of it. Made before the navigation is asked for.
+/// What a tab tells of navigations: whether another document comes of them. Made before what may cause one.
 pub(super) struct Arrival {
+    requests: EventStream<EventFrameRequestedNavigation>,
+    starts: EventStream<EventFrameStartedNavigating>,
     documents: EventStream<EventFrameNavigated>,
     within: EventStream<EventNavigatedWithinDocument>,
     ends: EventStream<EventFrameStoppedLoading>,
     main: FrameId,
 }
 
+/// What came of a page that was being left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Left {
+    /// Nothing began that would lead elsewhere.
+    No,
+    /// Another document is in its place.
+    Came,
+    /// It stays, because nothing came: a download, an answer without content.
+    Stays,
+    /// The address did not answer in time; what it still sends is given up.
+    Late,
+}
+
 impl Arrival {
     pub async fn listen(tab: &Tab) -> Result<Self, StageError> {
         Ok(Self {
+            requests: listen(&tab.page).await?,
+            starts: listen(&tab.page).await?,
             documents: listen(&tab.page).await?,
             within: listen(&tab.page).await?,
             ends: listen(&tab.page).await?,
             main: main_frame(tab),
         })
+    }
+
+    /// Whether it tells of this tab.
+    pub fn is_of(&self, tab: &Tab) -> bool {
+        self.main == main_frame(tab)
+    }
+
+    /// Waits for what a page that is left by itself is left for. A link, a form or a script of its own did that, so no command of ours ends with it;
+    /// and until it is over a page answers no command at all (Chromium 156, on either clock).
+    pub async fn outcome(&mut self, tab: &Tab) -> Result<Left, StageError> {
+        if self.has_come() {
+            return Ok(Left::Came);
+        }
+        if !self.has_begun(tab).await? {
+            return Ok(Left::No);
+        }
+        let until = Instant::now() + tab.deadlines.navigation + BEYOND_FILTER;
+        let over = async {
+            loop {
+                tokio::select! {
+                    biased;
+                    Some(event) = self.documents.next() => if event.frame.parent_id.is_none() { return Left::Came },
+                    Some(event) = self.ends.next() => if event.frame_id == self.main { return Left::Stays },
+                    else => return Left::Stays,
+                }
+            }
+        };
+        match timeout_at(until, over).await {
+            Ok(Left::Stays) => {
+                // It may have been the end of something earlier: an answer says that nothing is under way any more.
+                match tab.call(GetFrameTreeParams {}, tab.deadlines.navigation, "the page to be left").await {
+                    Ok(_) if self.has_come() => Ok(Left::Came),
+                    Ok(_) => Ok(Left::Stays),
+                    Err(StageError::PageHang { .. }) => self.give_up(tab).await,
+                    Err(error) => Err(error),
+                }
+            }
+            Ok(left) => Ok(left),
+            Err(_) => self.give_up(tab).await,
+        }
+    }
+
+    /// Keeps a page that is being left for an address that does not answer.
+    async fn give_up(&mut self, tab: &Tab) -> Result<Left, StageError> {
+        // The address's doing, not the page's.
+        tab.excuse();
+        stop_loading(tab).await?;
+        stays(tab).await?;
+        // It may have answered at the last moment.
+        Ok(if self.has_come() { Left::Came } else { Left::Late })
+    }
+
+    fn has_come(&mut self) -> bool {
+        let mut came = false;
+        while let Some(Some(event)) = self.documents.next().now_or_never() {
+            came |= event.frame.parent_id.is_none();
+        }
+        came
+    }
+
+    /// Whether the page is being left.
+    async fn has_begun(&mut self, tab: &Tab) -> Result<bool, StageError> {
+        if self.was_told_of_a_start() {
+            return Ok(true);
+        }
+        // The page's process answers this behind what it told the browser of before. One that is being left does not answer.
+        let behind = tab.call(GetFrameTreeParams {}, tab.deadlines.input, "the page to answer");
+        tokio::select! {
+            biased;
+            () = self.start() => return Ok(true),
+            answer = behind => drop(answer?),
+        }
+        if self.was_told_of_a_start() {
+            return Ok(true);
+        }
+        let mut asked = false;
+        while let Some(Some(event)) = self.requests.next().now_or_never() {
+            asked |=
+                event.frame_id == self.main && event.disposition == ClientNavigationDisposition::CurrentTab;
+        }
+        Ok(asked && timeout(ASKED_TO_BEGUN, self.start()).await.is_ok())
+    }
+
+    fn was_told_of_a_start(&mut self) -> bool {
+        self.start().now_or_never().is_some()
+    }
+
+    /// Resolves when the main frame's document begins to be left, and not only a place in it.
+    async fn start(&mut self) {
+        use FrameStartedNavigatingNavigationType::{HistorySameDocument, SameDocument};
+        while let Some(event) = self.starts.next().await {
+            let within = matches!(event.navigation_type, HistorySameDocument | SameDocument);
+            if event.frame_id == self.main && !within {
+                return;
+            }
+        }
+        futures::future::pending::<()>().await;
     }
 
     /// Whether another document has come in the place of the one that was there: false once the navigation ended without. The browser may take a

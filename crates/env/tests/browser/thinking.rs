@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 use furrow_env::Stages;
 use furrow_rollout::*;
 use futures::future::join_all;
+use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::ground::{Ground, act, assignment, at, click, ground, ground_with};
+use crate::ground::{Ground, act, assignment, at, click, ground, ground_with, task};
+use crate::live::{HOST, Server, page, url as pinned};
 use crate::page_time::{miniwob_site, miniwob_tasks, on_virtual_time, probed};
 
 /// Counts what it hears of, and shows in a corner which it heard last.
@@ -185,4 +187,152 @@ async fn miniwob_pages_look_the_same_however_long_the_policy_thought() {
     });
     join_all(looks).await;
     ground.close().await;
+}
+
+/// As the suites' own it says when it runs in an error page.
+const PROBE: &str = "({ ...window.state, now: performance.now(), age: performance.now() - window.born, away: location.protocol })";
+
+/// One thing to click on, that fills the page above.
+fn leads(inner: &str) -> String {
+    format!(
+        "<title>first</title><body style='margin:0'>{inner}<script>state = {{ ended: false }}; born = performance.now(); setTimeout(() => {{ state.ended = true }}, 60000)</script>"
+    )
+}
+
+const BUTTON: &str = "style='display:block;width:400px;height:200px'";
+
+fn answers(path: &str, _: &str) -> Vec<u8> {
+    let next = "<title>next</title><body style='margin:0;background:rgb(1, 2, 3)'>next<script>born = performance.now(); state = { ended: false }; setTimeout(() => { state.later = true }, 400); setTimeout(() => { state.ended = true }, 60000); fetch('/slow-data').then((answer) => answer.text()).then((text) => { state.data = text })</script>";
+    match path.split('?').next().unwrap_or_default() {
+        "/link" => page("200 OK", "", &leads(&format!("<a href=/next {BUTTON}>go</a>"))),
+        "/get" => {
+            page("200 OK", "", &leads(&format!("<form action=/next><button {BUTTON}>go</button></form>")))
+        }
+        "/post" => page(
+            "200 OK",
+            "",
+            &leads(&format!("<form action=/slow method=post><button {BUTTON}>go</button></form>")),
+        ),
+        "/script" => page(
+            "200 OK",
+            "",
+            &leads(&format!(
+                "<button {BUTTON} onclick=\"setTimeout(() => {{ location = '/slow' }}, 900)\">go</button>"
+            )),
+        ),
+        "/missing" => page("200 OK", "", &leads(&format!("<a href=/404 {BUTTON}>go</a>"))),
+        "/elsewhere" => {
+            page("200 OK", "", &leads(&format!("<a href=http://elsewhere.test/ {BUTTON}>go</a>")))
+        }
+        "/nobody" => page("200 OK", "", &leads(&format!("<a href=http://{HOST}:1/ {BUTTON}>go</a>"))),
+        "/tls" => page("200 OK", "", &leads(&format!("<a href=https://{HOST}/ {BUTTON}>go</a>"))),
+        "/error" => page("200 OK", "", &leads(&format!("<a href=https://page.test/ {BUTTON}>go</a>"))),
+        "/twice" => page("200 OK", "", &leads(&format!("<a href=/once {BUTTON}>go</a>"))),
+        "/once" => page(
+            "200 OK",
+            "",
+            "<title>once</title><script>setTimeout(() => { location = '/slow' }, 300)</script>",
+        ),
+        "/empty" => page("200 OK", "", &leads(&format!("<a href=/204 {BUTTON}>go</a>"))),
+        "/hangs" => page("200 OK", "", &leads(&format!("<a href=/never {BUTTON}>go</a>"))),
+        "/within" => page("200 OK", "", &leads(&format!("<a href='#here' {BUTTON}>go</a>"))),
+        "/204" => b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n".to_vec(),
+        "/next" | "/404" => page(if path == "/404" { "404 Not Found" } else { "200 OK" }, "", next),
+        "/slow" => page("200 OK", "", next),
+        "/slow-data" => page("200 OK", "", "data"),
+        _ => page("404 Not Found", "", "<title>none</title>none"),
+    }
+}
+
+/// A page that an action leads to is there after the step, and can be seen, whether it loads or fails.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_document_that_an_action_leads_to_is_loaded_and_shown() {
+    let server = Server::start(answers).await;
+    let pins = vec![format!("{HOST}={}", server.address)];
+    let ground = ground_with(|file| (file.pins, file.navigation_millis) = (pins, 3_000), vec![]).await;
+    // Where the click is, and the title of what is shown afterwards; none for a page of the browser's own.
+    let cases: [(&str, Option<&str>); 13] = [
+        ("/link", Some("next")),
+        ("/get", Some("next")),
+        ("/post", Some("next")),
+        ("/script", Some("next")),
+        ("/missing", Some("next")),
+        ("/twice", Some("next")),
+        ("/elsewhere", Some("403 Forbidden")),
+        ("/nobody", Some("")),
+        ("/tls", Some("first")),
+        ("/error", None),
+        ("/empty", Some("first")),
+        ("/hangs", Some("504 Gateway Timeout")),
+        ("/within", Some("first")),
+    ];
+    let looks = cases.iter().flat_map(|case| [(case, 0), (case, 1500)]).map(|((path, title), think)| {
+        let ground = &ground;
+        async move {
+            let name = format!("{path} after {think} ms");
+            let mut task = task(&pinned(path));
+            on_virtual_time(&mut task);
+            task.hooks.probe = Some(PROBE.into());
+            let mut stage = ground.pool.open(&assignment(task)).await.unwrap();
+            stage.begin().await.unwrap();
+            stage.observe().await.unwrap();
+            sleep(Duration::from_millis(think)).await;
+            let after = async {
+                let outcome = stage.act(&click(40.0, 40.0)).await?;
+                let outcome = stage.settle(outcome).await?;
+                Ok::<_, furrow_env::StageError>((outcome, stage.observe().await?))
+            };
+            let after = after.await;
+            let mut wrong = Vec::new();
+            match &after {
+                Err(error) => wrong.push(format!("{name}: {error}")),
+                Ok((_, seen)) if title.is_some_and(|title| seen.title != title) => {
+                    wrong.push(format!("{name}: {:?} is shown", seen.title));
+                }
+                Ok((_, seen)) if *title == Some("next") && corner_of(seen, 300, 300) != [1, 2, 3] => {
+                    wrong.push(format!("{name}: its page is not painted"));
+                }
+                Ok(_) => {}
+            }
+            match stage.evidence().await {
+                None => wrong.push(format!("{name}: no evidence")),
+                Some(evidence) => wrong.extend(evidence_is_wrong(&name, *title, &evidence)),
+            }
+            // The page that is there takes part in the next step.
+            if wrong.is_empty() {
+                sleep(Duration::from_millis(think)).await;
+                act(&mut stage, Action::Move { at: at(500.0, 500.0) }).await;
+                if let Err(error) = stage.observe().await {
+                    wrong.push(format!("{name}, one step later: {error}"));
+                }
+            }
+            stage.close().await;
+            wrong
+        }
+    });
+    let wrong: Vec<String> = join_all(looks).await.into_iter().flatten().collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    ground.close().await;
+}
+
+fn corner_of(seen: &Observation, x: u32, y: u32) -> [u8; 3] {
+    image::load_from_memory(&seen.screenshot.bytes).unwrap().into_rgb8().get_pixel(x, y).0
+}
+
+fn evidence_is_wrong(name: &str, title: Option<&str>, evidence: &Evidence) -> Option<String> {
+    let probe: Value = serde_json::from_str(evidence.probe_json.as_deref().unwrap_or("null")).unwrap();
+    let is_right = match title {
+        // A document that came was loaded, and lived for the time of a step at most twice.
+        Some("next") => {
+            let age = probe["age"].as_f64().unwrap_or_default();
+            (probe["data"].as_str(), &probe["later"]) == (Some("data"), &json!(true))
+                && (500.0..2100.0).contains(&age)
+                && probe["ended"] == false
+        }
+        Some("first") => probe["ended"] == false && evidence.title.as_deref() == title,
+        // A page of the filter's.
+        Some(_) => evidence.title.as_deref() == title,
+        None => probe.as_object().is_some_and(ErrorPage::is_reported),
+    };
+    (!is_right).then(|| format!("{name}: {probe}, {:?}", evidence.title))
 }
