@@ -161,8 +161,12 @@ impl LostFound {
 
     /// The index knows of it first: a crash in between leaves a line about something that is still where it was.
     fn record(&self, entry: &PutAside) -> Result<(), LostFoundError> {
-        let to = self.run_dir.join(&entry.kept_as);
-        to.parent().into_iter().try_for_each(make_durable_dir)?;
+        // Each folder on the way is this run's own: one that is a link leads out of the run directory.
+        let above: Vec<&Path> = entry.kept_as.ancestors().skip(1).collect();
+        for folder in above.iter().rev().map(|below| self.run_dir.join(below)).skip(1) {
+            furrow_storage::check_dir(&folder).map_err(DurableError::on("use", &folder))?;
+            make_durable_dir(&folder)?;
+        }
         let path = self.run_dir.join(FOLDER).join(INDEX);
         let line = serde_json::to_string(entry).unwrap_or_default();
         let mut file = furrow_storage::open(&path, OpenOptions::new().append(true).create(true))
@@ -273,10 +277,15 @@ mod tests {
 
     #[test]
     fn a_folder_that_is_a_link_is_refused() {
-        let dir = run_with(&["data/steps/one", "elsewhere/x"]);
-        std::os::unix::fs::symlink("elsewhere", dir.path().join("lost+found")).unwrap();
-        let path = dir.path().join("data/steps/one");
-        assert!(LostFound::of_start(dir.path(), 1).take(&path, "x").is_err());
-        assert!(path.exists());
+        for link in ["lost+found", "lost+found/start-000001", "lost+found/start-000001/data/steps"] {
+            let dir = run_with(&["run/data/steps/one", "elsewhere/x"]);
+            let run = dir.path().join("run");
+            fs::create_dir_all(run.join(link).parent().unwrap()).unwrap();
+            std::os::unix::fs::symlink(dir.path().join("elsewhere"), run.join(link)).unwrap();
+            let path = run.join("data/steps/one");
+            assert!(LostFound::of_start(&run, 1).take(&path, "x").is_err(), "{link}");
+            assert!(path.exists(), "{link}");
+            assert_eq!(fs::read_dir(dir.path().join("elsewhere")).unwrap().count(), 1, "{link}");
+        }
     }
 }
