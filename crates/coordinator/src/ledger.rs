@@ -41,6 +41,9 @@ pub trait Ledger: Send {
     /// What became of a trajectory, settled ones included; `None` when the ledger never heard of it.
     fn fate(&mut self, trajectory: &Id<Trajectory>) -> Result<Option<Fate>, LedgerError>;
 
+    /// The shard that holds a trajectory's rows, opened ones included.
+    fn shard_of(&mut self, trajectory: &Id<Trajectory>) -> Result<Option<Id<Shard>>, LedgerError>;
+
     /// Every shard that the manifest names, as the ledger remembers it, in the order of the manifest's versions.
     fn published_shards(&mut self) -> Result<Vec<PublishedShard>, LedgerError>;
 

@@ -167,6 +167,12 @@ impl Snapshot {
         self.shards.get(shard_id.as_str()).map(|(version, _)| *version)
     }
 
+    /// Files of a shard that belong to the data set now.
+    pub fn files_of(&self, shard_id: &Id<Shard>) -> Vec<&WrittenFile> {
+        let files = self.shards.get(shard_id.as_str()).map_or(&[][..], |(_, files)| files);
+        files.iter().filter(|file| self.holds(&file.path)).collect()
+    }
+
     /// Applies the next commit; one that does not fit leaves everything as it was.
     fn apply(&mut self, commit: &Commit) -> Result<(), RecordsError> {
         self.check(commit).map_err(|what| RecordsError::Manifest { version: commit.version, what })?;

@@ -65,6 +65,10 @@ impl Ledger for MemoryLedger {
         }))
     }
 
+    fn shard_of(&mut self, trajectory: &Id<Trajectory>) -> Result<Option<Id<Shard>>, LedgerError> {
+        Ok(self.state.trajectories.get(trajectory).and_then(|row| row.shard_id.clone()))
+    }
+
     fn published_shards(&mut self) -> Result<Vec<PublishedShard>, LedgerError> {
         let published = self.state.shards.values().filter_map(|shard| match shard.phase {
             ShardPhase::Published { manifest_version } => Some(PublishedShard {

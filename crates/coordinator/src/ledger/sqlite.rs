@@ -221,6 +221,15 @@ impl Ledger for SqliteLedger {
         })
     }
 
+    fn shard_of(&mut self, trajectory: &Id<Trajectory>) -> Result<Option<Id<Shard>>, LedgerError> {
+        let sql = "SELECT shard_id FROM trajectories WHERE trajectory_id = ?1";
+        self.read(|connection| {
+            let mut query = connection.prepare_cached(sql)?;
+            let mut rows = query.query([trajectory.as_str()])?;
+            Ok(rows.next()?.map(|row| maybe_id(row, 0)).transpose()?.flatten())
+        })
+    }
+
     fn published_shards(&mut self) -> Result<Vec<PublishedShard>, LedgerError> {
         let sql = "SELECT shard_id, manifest_version, files_json, replaces_json FROM shards
                    WHERE state = 'published' ORDER BY manifest_version";

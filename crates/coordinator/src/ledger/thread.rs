@@ -246,6 +246,9 @@ mod tests {
         fn fate(&mut self, id: &Id<Trajectory>) -> Result<Option<Fate>, LedgerError> {
             self.inner.fate(id)
         }
+        fn shard_of(&mut self, id: &Id<Trajectory>) -> Result<Option<Id<Shard>>, LedgerError> {
+            self.inner.shard_of(id)
+        }
         fn published_shards(&mut self) -> Result<Vec<PublishedShard>, LedgerError> {
             self.inner.published_shards()
         }

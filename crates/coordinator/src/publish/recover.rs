@@ -13,7 +13,7 @@ use furrow_records::{
     Commit, Draft, LocalFile, Manifest, Op, RecordsError, StoredCommits, Table, check_written, local_files,
     merge, remove_shard, written_file,
 };
-use furrow_rollout::{Id, Trajectory};
+use furrow_rollout::{Id, Shard, Trajectory};
 
 use super::reconcile::{Origin, compare};
 use super::settle::{Settlement, lost, settle};
@@ -134,7 +134,7 @@ impl<L: Ledger> Recovery<'_, L> {
             }
         }
         self.sweep(&manifest)?;
-        let (kept, lost) = self.settle(spooled)?;
+        let (kept, lost) = self.settle(&manifest, spooled)?;
         Ok((manifest, kept, lost))
     }
 
@@ -312,17 +312,19 @@ impl<L: Ledger> Recovery<'_, L> {
     /// keeps, and whose record is lost.
     fn settle(
         &mut self,
+        manifest: &Manifest,
         spooled: Vec<RecoveredTrajectory>,
     ) -> Result<(Vec<RecoveredTrajectory>, Vec<Id<Trajectory>>), PublishError> {
         let now = self.ledger.load()?;
         let rows: BTreeMap<_, _> =
             now.trajectories.iter().map(|row| (&row.start.trajectory_id, row)).collect();
         let (mut kept, mut without) = (Vec::with_capacity(spooled.len()), Vec::new());
+        let mut checked = BTreeMap::new();
         for mut found in spooled {
             let trajectory = found.trajectory_id.clone();
             match self.ledger.fate(&trajectory)? {
                 Some(Fate::Published) => {
-                    self.spool.delete(&trajectory)?;
+                    self.let_go(manifest, &trajectory, &mut checked)?;
                     continue;
                 }
                 Some(Fate::Open | Fate::Ended) => {}
@@ -349,6 +351,31 @@ impl<L: Ledger> Recovery<'_, L> {
             kept.push(found);
         }
         Ok((kept, without))
+    }
+
+    /// Drops what is published from the spool. Where a file that should hold its rows is damaged or gone, the spool has the last readable
+    /// copy: that one is kept.
+    fn let_go(
+        &mut self,
+        manifest: &Manifest,
+        trajectory: &Id<Trajectory>,
+        checked: &mut BTreeMap<Id<Shard>, Option<String>>,
+    ) -> Result<(), PublishError> {
+        if let Some(shard) = self.ledger.shard_of(trajectory)? {
+            let data_dir = &self.settings.data_dir;
+            let damage = checked.entry(shard.clone()).or_insert_with(|| {
+                // Rows of a file that a merge replaced lie in the merged one, which was read back before it was committed.
+                let held = manifest.snapshot().files_of(&shard);
+                held.into_iter()
+                    .find_map(|file| Some(furrow_records::chain(&check_written(data_dir, file).err()?)))
+            });
+            if let Some(damage) = damage {
+                tracing::error!(%trajectory, %damage, "a published file is damaged: the spool's copy is kept");
+                let why = format!("the spool's copy of what a damaged published file holds: {damage}");
+                self.lost_found.copy(&self.spool.path(trajectory), &why)?;
+            }
+        }
+        Ok(self.spool.delete(trajectory)?)
     }
 
     fn copy_and_cut(&mut self, trajectory: &Id<Trajectory>, why: &str) -> Result<(), PublishError> {

@@ -713,6 +713,31 @@ fn a_damaged_spool_file_costs_its_own_trajectory_alone() {
     }
 }
 
+/// A crash before the spool let go, and a published file that a disk damaged: the spool has the last readable copy.
+#[test]
+fn the_spool_lets_go_of_no_last_copy() {
+    let world = World::new(&plots());
+    let album = quick_dir();
+    let Recovered { mut publisher, snapshot, .. } = restart(world.dir.path()).unwrap();
+    let images = photograph(&mut publisher, world.dir.path(), album.path());
+    publisher.publish(&world.batch(&snapshot)).unwrap();
+    let images = images.lock().unwrap().clone();
+    let (_, run_dir) =
+        images.iter().find(|(name, _)| name.ends_with(Stage::Published.fail_point())).unwrap().clone();
+    let spooled = tree(&run_dir.join("spool"));
+    assert!(!spooled.is_empty());
+    let path = run_dir.join("data/steps/r-x000000.parquet");
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[100] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    drop(restart(&run_dir).unwrap());
+    let aside = tree(&run_dir.join("lost+found"));
+    for (name, copy) in &spooled {
+        assert!(aside.values().any(|kept| kept == copy), "{} is gone", name.display());
+    }
+    assert_eq!(fs::read(&path).unwrap(), bytes, "the damaged file is as it was");
+}
+
 #[test]
 fn a_written_shard_with_a_damaged_file_is_written_again() {
     let world = World::new(&plots());
