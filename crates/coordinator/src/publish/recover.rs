@@ -128,9 +128,10 @@ impl<L: Ledger> Recovery<'_, L> {
 
         self.carry_out(&manifest, &repair)?;
         for shard in &before.shards {
+            let can_be_redone = self.can_be_redone(&manifest, before, &spooled, shard);
             match &shard.files {
-                Some(_) => self.finish(&mut manifest, shard)?,
-                None => self.undo(shard)?,
+                Some(_) => self.finish(&mut manifest, shard, can_be_redone)?,
+                None => self.undo(shard, can_be_redone)?,
             }
         }
         self.sweep(&manifest)?;
@@ -235,10 +236,40 @@ impl<L: Ledger> Recovery<'_, L> {
         Ok(())
     }
 
+    /// Whether all rows of a shard are elsewhere: in the spool, or, of a merge, in parts that are there. After a crash they are; where the
+    /// ledger was put back from before, the shard's files may be the only copy.
+    fn can_be_redone(
+        &self,
+        manifest: &Manifest,
+        before: &Snapshot,
+        spooled: &[RecoveredTrajectory],
+        shard: &ShardRow,
+    ) -> bool {
+        let part_is_there =
+            |path: &String| manifest.snapshot().holds(path) && is_regular(&self.settings.data_dir.join(path));
+        let is_spooled = |id: &Id<Trajectory>| {
+            let row = before.trajectories.iter().find(|row| row.start.trajectory_id == *id);
+            row.and_then(|row| row.standing.ended()).is_some_and(|ended| {
+                let steps = found(spooled, id).map_or(0, |found| found.steps.len() as u32);
+                steps >= ended.steps
+            })
+        };
+        shard.replaces.iter().all(part_is_there) && shard.trajectories.iter().all(is_spooled)
+    }
+
     /// Its files may be anywhere between the first byte and the last name.
-    fn undo(&mut self, shard: &ShardRow) -> Result<(), PublishError> {
+    fn undo(&mut self, shard: &ShardRow, can_be_redone: bool) -> Result<(), PublishError> {
         let shard_id = shard.shard_id.clone();
         tracing::info!(%shard_id, trajectories = shard.trajectories.len(), "undoing an unfinished shard");
+        if !can_be_redone {
+            let files = local_files(&self.settings.data_dir)?.into_iter();
+            let own = files.filter(|file| !file.temporary && file.shard_id.as_ref() == Some(&shard_id));
+            for file in own {
+                let why =
+                    "of an unfinished shard whose rows are nowhere else: is ledger.sqlite an older copy?";
+                self.lost_found.take(&file.path, why)?;
+            }
+        }
         remove_shard(&self.settings.data_dir, &shard_id)?;
         crash::point("ledger.before_shard_abandon");
         self.ledger.commit(&[Mutation::ShardAbandoned { shard_id }])?;
@@ -247,15 +278,20 @@ impl<L: Ledger> Recovery<'_, L> {
     }
 
     /// Its files are durable; whether the manifest names them is for the manifest to say.
-    fn finish(&mut self, manifest: &mut Manifest, shard: &ShardRow) -> Result<(), PublishError> {
+    fn finish(
+        &mut self,
+        manifest: &mut Manifest,
+        shard: &ShardRow,
+        can_be_redone: bool,
+    ) -> Result<(), PublishError> {
         let ShardRow { shard_id, files, replaces: removed, .. } = shard.clone();
         let files = files.unwrap_or_default();
         let data_dir = &self.settings.data_dir;
         let damaged = files.iter().find_map(|file| Some((file, check_written(data_dir, file).err()?)));
         if let Some((file, error)) = damaged {
             let is_published = manifest.snapshot().version_of(&shard_id).is_some();
-            // A published file is not written twice, and a disk that fails is no damaged file.
-            if is_published || !is_damage(&error) {
+            // A published file is not written twice, a disk that fails is no damaged file, and rows that are nowhere else are not given up.
+            if is_published || !is_damage(&error) || !can_be_redone {
                 return Err(error.into());
             }
             let path = data_dir.join(&file.path);

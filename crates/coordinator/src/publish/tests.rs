@@ -713,6 +713,46 @@ fn a_damaged_spool_file_costs_its_own_trajectory_alone() {
     }
 }
 
+/// The ledger was put back from when a shard was unfinished; its rows have left the spool since, so its files are the only copy.
+#[test]
+fn an_unfinished_shard_whose_rows_are_nowhere_else_is_kept() {
+    let world = World::new(&plots());
+    let album = quick_dir();
+    let Recovered { mut publisher, snapshot, .. } = restart(world.dir.path()).unwrap();
+    for batch in world.batches(&snapshot) {
+        publisher.publish(&batch).unwrap();
+    }
+    let images = photograph(&mut publisher, world.dir.path(), album.path());
+    publisher.merge().unwrap();
+    drop(publisher);
+    let (_, opened) = images.lock().unwrap()[0].clone();
+    let run_dir = world.dir.path();
+    let merged: Vec<_> = tree(&run_dir.join("data"))
+        .into_iter()
+        .filter(|(path, _)| {
+            !opened.join("data").join(path).exists()
+                && path.extension().is_some_and(|end| end == "parquet")
+                && !path.starts_with("replaced")
+        })
+        .collect();
+    assert!(!merged.is_empty());
+    // The parts' grace is over, and ledger and manifest are those of the moment at which the merge had begun.
+    fs::remove_dir_all(run_dir.join("data/replaced")).unwrap();
+    fs::remove_dir_all(run_dir.join("data/manifest")).unwrap();
+    copy_tree(&opened.join("data/manifest"), &run_dir.join("data/manifest"));
+    for name in ["ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm"] {
+        fs::remove_file(run_dir.join(name)).ok();
+        if opened.join(name).exists() {
+            fs::copy(opened.join(name), run_dir.join(name)).unwrap();
+        }
+    }
+    drop(restart(run_dir).unwrap());
+    let kept: Vec<_> = tree(run_dir).into_values().collect();
+    for (path, bytes) in &merged {
+        assert!(kept.contains(bytes), "{} is gone", path.display());
+    }
+}
+
 /// A crash before the spool let go, and a published file that a disk damaged: the spool has the last readable copy.
 #[test]
 fn the_spool_lets_go_of_no_last_copy() {
