@@ -3,8 +3,8 @@
 //! What belongs to no shard, what a disk damaged, a manifest commit that cannot be read: each is moved (or, where the run goes on with a
 //! part of it, copied) into the folder of this start, and `index.jsonl` says where it came from and why. `furrow doctor --run` lists it.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Read as _, Write as _};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -87,6 +87,24 @@ impl LostFound {
         Self { run_dir: run_dir.to_owned(), folder: Path::new(FOLDER).join(name), held: None }
     }
 
+    /// Whether there is room for so many more entries, and every folder and file on the way is this run's own. Changes nothing: a start asks
+    /// before it moves the first. `first` is one of them.
+    pub fn check_room(&self, entries: usize, first: &Path) -> Result<(), LostFoundError> {
+        for folder in [Path::new(FOLDER), &self.folder] {
+            let folder = self.run_dir.join(folder);
+            furrow_storage::check_dir(&folder).map_err(DurableError::on("use", &folder))?;
+        }
+        let index = self.run_dir.join(FOLDER).join(INDEX);
+        furrow_storage::check_file(&index).map_err(DurableError::on("use", &index))?;
+        let held = Held::of(&self.run_dir)?;
+        if held.entries.saturating_add(entries) > ENTRIES_MAX {
+            let held =
+                format!("{} of at most {ENTRIES_MAX} entries, and {entries} more to come", held.entries);
+            return Err(self.full(held, first));
+        }
+        Ok(())
+    }
+
     /// Moves a file or a folder away from where it lies in the run directory. Says where to.
     pub fn take(&mut self, path: &Path, why: &str) -> Result<PathBuf, LostFoundError> {
         let entry = self.entry(path, why, None)?;
@@ -122,10 +140,11 @@ impl LostFound {
         why: &str,
         copied_bytes: Option<u64>,
     ) -> Result<PutAside, LostFoundError> {
-        self.check_room(path, copied_bytes)?;
+        self.make_room(path, copied_bytes)?;
         let from = path.strip_prefix(&self.run_dir).unwrap_or(path);
         // No component leads upwards: what lies outside the run directory keeps its names below the folder.
         let below: PathBuf = from.components().filter(|part| matches!(part, Component::Normal(_))).collect();
+        let (from, below) = (in_utf8(from), in_utf8(&below));
         let mut kept_as = self.folder.join(&below);
         // The same name twice in one start: a commit that was put aside and its successor, say.
         let mut copies = 1;
@@ -134,10 +153,10 @@ impl LostFound {
             let name = below.file_name().unwrap_or_default().to_string_lossy();
             kept_as = self.folder.join(below.with_file_name(format!("{name}.{copies}")));
         }
-        Ok(PutAside { from: from.to_owned(), kept_as, why: why.to_owned(), copied_bytes })
+        Ok(PutAside { from, kept_as, why: why.to_owned(), copied_bytes })
     }
 
-    fn check_room(&mut self, path: &Path, copied_bytes: Option<u64>) -> Result<(), LostFoundError> {
+    fn make_room(&mut self, path: &Path, copied_bytes: Option<u64>) -> Result<(), LostFoundError> {
         let folder = self.run_dir.join(FOLDER);
         furrow_storage::check_dir(&folder).map_err(DurableError::on("use", &folder))?;
         let held = match self.held {
@@ -153,10 +172,14 @@ impl LostFound {
                 "{} of at most {ENTRIES_MAX} entries, {} of at most {COPIED_BYTES_MAX} bytes of copies",
                 held.entries, held.copied_bytes
             );
-            return Err(LostFoundError::Full { folder, held, path: path.to_owned() });
+            return Err(self.full(held, path));
         }
         self.held = Some(more);
         Ok(())
+    }
+
+    fn full(&self, held: String, path: &Path) -> LostFoundError {
+        LostFoundError::Full { folder: self.run_dir.join(FOLDER), held, path: path.to_owned() }
     }
 
     /// The index knows of it first: a crash in between leaves a line about something that is still where it was.
@@ -169,13 +192,31 @@ impl LostFound {
         }
         let path = self.run_dir.join(FOLDER).join(INDEX);
         let line = serde_json::to_string(entry).unwrap_or_default();
-        let mut file = furrow_storage::open(&path, OpenOptions::new().append(true).create(true))
+        let mut file = furrow_storage::open(&path, OpenOptions::new().read(true).append(true).create(true))
             .map_err(DurableError::on("open", &path))?;
-        file.write_all(format!("{line}\n").as_bytes())
+        // A kill may have cut the last line: the next one must not become part of it.
+        ends_a_line(&mut file)
+            .map(|ends| if ends { "" } else { "\n" })
+            .and_then(|before| file.write_all(format!("{before}{line}\n").as_bytes()))
             .and_then(|()| file.sync_all())
             .map_err(DurableError::on("write to", &path))?;
         Ok(sync_dir(&self.run_dir.join(FOLDER))?)
     }
+}
+
+fn ends_a_line(file: &mut fs::File) -> io::Result<bool> {
+    if file.seek(SeekFrom::End(0))? == 0 {
+        return Ok(true);
+    }
+    file.seek(SeekFrom::End(-1))?;
+    let mut last = [0];
+    file.read_exact(&mut last)?;
+    Ok(last == *b"\n")
+}
+
+/// Names that JSON can hold: what is no UTF-8 becomes U+FFFD, in the folder too, so that the index leads to it.
+fn in_utf8(path: &Path) -> PathBuf {
+    PathBuf::from(path.to_string_lossy().into_owned())
 }
 
 /// Logs it, and says where it lies.
@@ -199,13 +240,13 @@ impl Held {
 /// # Errors
 /// The index cannot be read. A line that is no entry is left out.
 pub fn lost_and_found(run_dir: &Path) -> io::Result<Vec<PutAside>> {
-    let file = match File::open(run_dir.join(FOLDER).join(INDEX)) {
+    let index = match furrow_storage::read(&run_dir.join(FOLDER).join(INDEX), INDEX_BYTES_MAX) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other?,
     };
     let mut entries = Vec::new();
-    for line in BufReader::new(file.take(INDEX_BYTES_MAX)).split(b'\n') {
-        let Ok(entry) = serde_json::from_slice::<PutAside>(&line?) else { continue };
+    for line in index.split(|byte| *byte == b'\n') {
+        let Ok(entry) = serde_json::from_slice::<PutAside>(line) else { continue };
         // The index is a file like another: a name in it may lead anywhere, and none of those is listed.
         let stays = entry.kept_as.components().all(|part| matches!(part, Component::Normal(_)));
         if stays && run_dir.join(&entry.kept_as).symlink_metadata().is_ok() {
@@ -265,6 +306,42 @@ mod tests {
         let why = lost.take(&path, "x").unwrap_err().to_string();
         assert!(why.contains("is full (1000 of at most 1000 entries"), "{why}");
         assert!(path.exists());
+    }
+
+    #[test]
+    fn an_index_that_a_kill_cut_takes_the_next_entry_on_a_line_of_its_own() {
+        let dir = run_with(&["data/steps/one", "data/steps/two"]);
+        let mut lost = LostFound::of_start(dir.path(), 1);
+        lost.take(&dir.path().join("data/steps/one"), "x").unwrap();
+        let index = dir.path().join("lost+found/index.jsonl");
+        let whole = fs::read(&index).unwrap();
+        fs::write(&index, [&whole, &whole[..20]].concat()).unwrap();
+        lost.take(&dir.path().join("data/steps/two"), "x").unwrap();
+        assert_eq!(lost_and_found(dir.path()).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_name_that_is_no_text_is_kept_and_listed() {
+        use std::os::unix::ffi::OsStrExt as _;
+        let dir = run_with(&["data/steps/one"]);
+        let path = dir.path().join("data/steps").join(std::ffi::OsStr::from_bytes(b"a\xff"));
+        fs::write(&path, "kept").unwrap();
+        let kept = LostFound::of_start(dir.path(), 1).take(&path, "x").unwrap();
+        assert_eq!(lost_and_found(dir.path()).unwrap()[0].kept_as, kept);
+        assert_eq!(fs::read_to_string(dir.path().join(kept)).unwrap(), "kept");
+    }
+
+    #[test]
+    fn room_is_looked_at_before_the_first_is_moved() {
+        let dir = run_with(&["data/steps/one"]);
+        let (lost, path) = (LostFound::of_start(dir.path(), 1), dir.path().join("data/steps/one"));
+        lost.check_room(ENTRIES_MAX, &path).unwrap();
+        let why = lost.check_room(ENTRIES_MAX + 1, &path).unwrap_err().to_string();
+        assert!(why.contains("0 of at most 1000 entries, and 1001 more"), "{why}");
+        assert!(!dir.path().join("lost+found").exists());
+        fs::create_dir_all(dir.path().join("lost+found")).unwrap();
+        std::os::unix::fs::symlink("elsewhere", dir.path().join("lost+found/start-000001")).unwrap();
+        assert!(lost.check_room(1, &path).is_err());
     }
 
     #[test]

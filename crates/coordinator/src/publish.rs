@@ -13,6 +13,7 @@ mod thread;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -158,22 +159,28 @@ pub enum PublishError {
     },
     /// The spool holds what the ledger never heard of.
     #[error(
-        "spool/ holds {trajectory}, which the ledger does not know: put the right ledger back, or move the file away"
+        "spool/ holds {trajectory}, which the ledger does not know ({count} such files): ledger.sqlite is older than spool/, or its \
+         -wal file was left behind. Put back the ledger that belongs here, with its -wal file; files of another run, move away"
     )]
     Stranger {
-        /// Which.
+        /// The first.
         trajectory: Id<Trajectory>,
+        /// How many there are.
+        count: usize,
     },
     /// An acknowledged trajectory has no file in the spool.
     #[error(
-        "{trajectory} was acknowledged ({what}), but spool/ has no file of it: put spool/ back as it was when ledger.sqlite was copied. If \
-         it is gone for good, an empty file {trajectory}.spool there gives this one trajectory up"
+        "{trajectory} was acknowledged ({what}), but spool/ has no file of it ({count} such trajectories): put spool/ back as it was when \
+         ledger.sqlite was copied, or the ledger that belongs to this spool/. Files that are gone for good: an empty file \
+         {trajectory}.spool there gives this one trajectory up"
     )]
     Absent {
         /// Which.
         trajectory: Id<Trajectory>,
         /// What the spool must hold of it.
         what: String,
+        /// How many trajectories have no file.
+        count: usize,
     },
     /// Ledger and manifest contradict each other.
     #[error(transparent)]
@@ -206,6 +213,31 @@ pub enum PublishError {
         /// One of them.
         first: PathBuf,
     },
+    /// A file of a shard that was written and not yet published is damaged, and its rows are nowhere else.
+    #[error(
+        "{}: {damage}. It was written and not yet published, and its rows are nowhere else: put the file, or spool/, back from the copy \
+         that ledger.sqlite came from. Without a copy, move the file away and start again: the shard is given up, and what is left of \
+         it is kept in lost+found/", path.display()
+    )]
+    OnlyCopyDamaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        damage: String,
+    },
+    /// A file is damaged whose commit a crash kept from the ledger.
+    #[error(
+        "{}: {damage}. Put the file back from a copy; without one, move it and {} out of the run directory and start again: its rows are \
+         in the spool, or in the files that were merged, and go into another shard", path.display(), commit.display()
+    )]
+    NamedAndDamaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        damage: String,
+        /// The commit that names it.
+        commit: PathBuf,
+    },
     /// Something could not be put aside.
     #[error(transparent)]
     LostFound(#[from] LostFoundError),
@@ -236,6 +268,8 @@ pub struct Publisher {
     runtime: Blocking,
     lost_found: LostFound,
     merges: bool,
+    /// Published files that another job of this run wrote: they are not merged.
+    foreign: BTreeSet<String>,
     retired_at: Option<Instant>,
     reached: Box<dyn FnMut(Stage) + Send>,
 }
@@ -279,9 +313,16 @@ impl Publisher {
     /// Parts stay on disk for readers of older versions until the grace is over.
     pub fn merge(&mut self) -> Result<(), PublishError> {
         self.retire();
-        for plan in merge::plan(self.manifest.snapshot(), &self.settings.records) {
-            if self.merges {
-                self.merge_table(&plan)?;
+        loop {
+            let known = self.foreign.len();
+            for plan in merge::plan(self.manifest.snapshot(), &self.settings.records, &self.foreign) {
+                if self.merges {
+                    self.merge_table(&plan)?;
+                }
+            }
+            // Without the files that turned out to be of another job there may be enough of this one.
+            if self.foreign.len() == known {
+                break;
             }
         }
         Ok(())
@@ -294,10 +335,13 @@ impl Publisher {
         }
         self.retired_at = Some(Instant::now());
         let PublishSettings { data_dir, records, .. } = &self.settings;
-        if let Err(error) =
-            merge::retire(data_dir, self.manifest.snapshot(), now_micros(), records.merge_grace)
-        {
-            tracing::warn!(error = &error as &dyn Error, "parts of merged files were not removed");
+        match merge::retire(data_dir, self.manifest.snapshot(), now_micros(), records.merge_grace) {
+            Ok(retired) => retired.damaged.iter().for_each(|error| {
+                tracing::error!(error = error as &dyn Error, "a merged file is damaged: its parts are kept");
+            }),
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn Error, "parts of merged files were not removed");
+            }
         }
     }
 
@@ -312,8 +356,20 @@ impl Publisher {
     fn merge_table(&mut self, plan: &merge::MergePlan) -> Result<(), PublishError> {
         let removed: Vec<_> = plan.parts.iter().map(|part| part.path.clone()).collect();
         let opening = self.opening(Vec::new(), Vec::new(), removed.clone())?;
-        self.remember_opening(&opening)?;
         let shard = self.shard_plan(&opening.shard_id);
+        match merge::foreign(&shard, plan) {
+            Ok(foreign) if foreign.is_empty() => {}
+            Ok(foreign) => {
+                self.foreign.extend(foreign);
+                return Ok(());
+            }
+            Err(error) => {
+                self.merges = false;
+                tracing::warn!(table = %plan.table, error = &error as &dyn Error, "small files were not merged");
+                return Ok(());
+            }
+        }
+        self.remember_opening(&opening)?;
         let reached = &mut self.reached;
         match merge::merge(&shard, plan, |_, stage| reached(stage.into())) {
             Ok(file) => {
@@ -365,7 +421,11 @@ impl Publisher {
         for facts in &batch.trajectories {
             let Assembled { record, steps, damage } = record::assemble(&self.spool, facts)?;
             if let Some(why) = damage {
-                self.lost_found.copy(&self.spool.path(&facts.ancestry.trajectory_id), &why)?;
+                let path = self.spool.path(&facts.ancestry.trajectory_id);
+                // What was removed, or is a link by now, holds nothing of this run.
+                if path.symlink_metadata().is_ok_and(|found| found.is_file()) {
+                    self.lost_found.copy(&path, &why)?;
+                }
             }
             writer.add_trajectory(&record, &steps)?;
         }

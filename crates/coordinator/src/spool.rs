@@ -5,6 +5,7 @@
 
 mod entry;
 mod files;
+mod finished;
 mod reader;
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,7 @@ use crate::durable::DurableError;
 pub use entry::{Entry, Key, PAYLOAD_BYTES_MAX};
 use files::SpoolFiles;
 pub use files::{Appended, Flaw, RecoveredTrajectory, Tail};
+pub use finished::finished;
 pub use reader::SpoolReader;
 
 /// Every place of this module where a test can kill the process.
@@ -134,11 +136,20 @@ pub enum SpoolError {
 }
 
 impl SpoolError {
-    /// Whether it is about one file whose content is not what was written, or cannot be read back by the disk.
+    /// Whether it is about one file: its content is not what was written, the disk cannot read it back, it is gone, or in its place
+    /// is a symbolic link, a named pipe or a folder. A file with a second name, such as a backup by hard links makes, is whole.
     pub fn is_damage(&self) -> bool {
         match self {
             SpoolError::Damaged { .. } => true,
-            SpoolError::Storage(error) => files::is_unreadable(&error.source),
+            SpoolError::Storage(error) => {
+                // Without the folder nothing is there, which is no damage of one file.
+                let is_gone = || error.path.parent().is_some_and(Path::is_dir);
+                match error.source.kind() {
+                    io::ErrorKind::InvalidInput => true,
+                    io::ErrorKind::NotFound => is_gone(),
+                    _ => files::is_unreadable(&error.source),
+                }
+            }
             _ => false,
         }
     }

@@ -254,6 +254,15 @@ pub(crate) enum Trust {
     Hash,
 }
 
+/// Opens a file of a data set. A named pipe would let the reader wait for ever.
+fn open_regular(path: &Path) -> Result<File, RecordsError> {
+    let found = path.metadata().map_err(RecordsError::io("look at", path))?;
+    if !found.is_file() {
+        return Err(RecordsError::damaged(path, "is no regular file"));
+    }
+    File::open(path).map_err(RecordsError::io("open", path))
+}
+
 /// A file whose footer was read and whose columns are the table's.
 pub(crate) struct TableFile {
     path: PathBuf,
@@ -270,7 +279,7 @@ pub(crate) struct Rows<R> {
 impl TableFile {
     /// The door: length and hash as the manifest says, a footer that can be read, the columns of the table, the rows it should hold.
     pub(crate) fn open(path: &Path, listed: &WrittenFile, trust: Trust) -> Result<Self, RecordsError> {
-        let mut file = File::open(path).map_err(RecordsError::io("open", path))?;
+        let mut file = open_regular(path)?;
         let bytes = file.metadata().map_err(RecordsError::io("look at", path))?.len();
         if bytes != listed.bytes {
             let what = format!("holds {bytes} bytes, the manifest says {}", listed.bytes);
@@ -296,7 +305,7 @@ impl TableFile {
     ) -> Result<WrittenFile, RecordsError> {
         let name = format!("{table}/{}", final_name(shard_id));
         let path = data_dir.join(&name);
-        let mut file = File::open(&path).map_err(RecordsError::io("open", &path))?;
+        let mut file = open_regular(&path)?;
         let (bytes, sha256) = hash_of(&path, &mut file)?;
         let this = Self::open_unlisted(&path, file, table)?;
         let rows = u64::try_from(this.metadata().file_metadata().num_rows()).unwrap_or(0);

@@ -23,6 +23,7 @@ mod read;
 mod rows;
 mod schema;
 mod shard;
+mod sizes;
 mod statistics;
 mod verify;
 pub mod view;
@@ -44,6 +45,7 @@ pub use read::{DataSet, Nouns};
 pub use rows::{RecordedStep, Rescore, StepPlace};
 pub use schema::Table;
 pub use shard::{LocalFile, ShardStage, ShardWriter, check_written, local_files, remove_shard, written_file};
+pub use sizes::{StepSize, StepTokens};
 pub use statistics::{
     BOOTSTRAP_SEED, Estimate, Interval, Method, RESAMPLES, Share, Terms, bootstrap, estimate, pass_at_k,
     wilson,

@@ -108,6 +108,8 @@ pub struct Snapshot {
     version: u64,
     files: BTreeMap<String, WrittenFile>,
     removed: BTreeMap<String, i64>,
+    /// A file that was taken away, and the shard whose commit did it.
+    taken_by: BTreeMap<String, String>,
     shards: BTreeMap<String, (u64, Vec<WrittenFile>)>,
     has_expired: bool,
 }
@@ -167,10 +169,30 @@ impl Snapshot {
         self.shards.get(shard_id.as_str()).map(|(version, _)| *version)
     }
 
-    /// Files of a shard that belong to the data set now.
+    /// Files of the data set in which the rows of a shard lie now: its own, or what they were merged into.
     pub fn files_of(&self, shard_id: &Id<Shard>) -> Vec<&WrittenFile> {
         let files = self.shards.get(shard_id.as_str()).map_or(&[][..], |(_, files)| files);
-        files.iter().filter(|file| self.holds(&file.path)).collect()
+        files.iter().flat_map(|file| self.holders(&file.path)).collect()
+    }
+
+    /// Files of the data set in which the rows of a file lie now: itself, or what it was merged into. None, where the rows were taken away
+    /// for good.
+    pub fn holders(&self, path: &str) -> Vec<&WrittenFile> {
+        let mut path = path;
+        loop {
+            if let Some(file) = self.files.get(path) {
+                return vec![file];
+            }
+            let Some((_, files)) = self.taken_by.get(path).and_then(|shard| self.shards.get(shard)) else {
+                return Vec::new();
+            };
+            // A merge writes one file a table, and is itself merged as one.
+            let folder = path.split('/').next();
+            let Some(next) = files.iter().find(|file| file.path.split('/').next() == folder) else {
+                return Vec::new();
+            };
+            path = &next.path;
+        }
     }
 
     /// Applies the next commit; one that does not fit leaves everything as it was.
@@ -179,6 +201,7 @@ impl Snapshot {
         for path in &commit.removed {
             self.files.remove(path);
             self.removed.insert(path.clone(), commit.created_at_micros);
+            self.taken_by.insert(path.clone(), commit.txn.shard_id.clone());
         }
         let added = commit.files.iter().map(|file| (file.path.clone(), file.clone()));
         self.files.extend(added);

@@ -4,7 +4,7 @@
 //! is committed with `op: replace`; its parts are set aside in `data/replaced/`, where whoever globs a table's folder does not read their
 //! rows a second time, and stay there for a while for readers that opened an older version.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use furrow_rollout::{Id, Run};
 
 use crate::file::{TableFile, TableWriter, Trust, create_durable_dir, sync_dir};
 use crate::schema::key;
-use crate::shard::remove;
+use crate::shard::{check_written, remove};
 use crate::{RecordsConfig, RecordsError, ShardPlan, ShardStage, Snapshot, Table, WrittenFile};
 
 /// Folder of the parts of merged files, below the data set's. Inside, each has the path it had.
@@ -29,14 +29,34 @@ pub struct MergePlan {
 }
 
 /// What is worth merging now: per table, as many small files as fit one shard, once enough have gathered. Scores are left alone:
-/// each file of them was written by a job of its own.
-pub fn plan(snapshot: &Snapshot, config: &RecordsConfig) -> Vec<MergePlan> {
+/// each file of them was written by a job of its own. `foreign`: paths of files that are known to be of another job ([`foreign`]).
+pub fn plan(snapshot: &Snapshot, config: &RecordsConfig, foreign: &BTreeSet<String>) -> Vec<MergePlan> {
     let tables = Table::ALL.into_iter().filter(|table| *table != Table::Scores);
-    tables.filter_map(|table| plan_table(snapshot, config, table)).collect()
+    tables.filter_map(|table| plan_table(snapshot, config, foreign, table)).collect()
 }
 
-fn plan_table(snapshot: &Snapshot, config: &RecordsConfig, table: Table) -> Option<MergePlan> {
-    let small = snapshot.files(table).filter(|file| file.bytes < config.merge_below_bytes);
+/// Paths of the parts that cannot become one file with what `shard` writes: a run that was resumed with other settings, or by a later
+/// version with more of them, keeps the files that it wrote before as they are.
+pub fn foreign(shard: &ShardPlan, plan: &MergePlan) -> Result<Vec<String>, RecordsError> {
+    let mut found = Vec::new();
+    for part in &plan.parts {
+        let file = TableFile::open(&shard.data_dir.join(&part.path), part, Trust::Length)?;
+        if check_origin(&file, shard, plan.table).is_err() {
+            found.push(part.path.clone());
+        }
+    }
+    Ok(found)
+}
+
+fn plan_table(
+    snapshot: &Snapshot,
+    config: &RecordsConfig,
+    foreign: &BTreeSet<String>,
+    table: Table,
+) -> Option<MergePlan> {
+    let is_small =
+        |file: &&WrittenFile| file.bytes < config.merge_below_bytes && !foreign.contains(&file.path);
+    let small = snapshot.files(table).filter(is_small);
     let mut bytes = 0;
     let parts: Vec<WrittenFile> = small
         .take_while(|file| {
@@ -108,20 +128,56 @@ pub fn set_aside<'a>(
     tables.iter().try_for_each(|folder| sync_dir(folder))
 }
 
-/// Removes files that a commit took away at least `grace` ago. Returns those it removed.
+/// Moves files back that are part of the data set and lie among those that are not. A file that lies at its place stays.
+pub fn put_back(data_dir: &Path, snapshot: &Snapshot) -> Result<(), RecordsError> {
+    for file in Table::ALL.iter().flat_map(|table| snapshot.files(*table)) {
+        let (from, to) = (aside(data_dir, &file.path), data_dir.join(&file.path));
+        let is_aside = to.symlink_metadata().is_err() && from.symlink_metadata().is_ok();
+        if is_aside {
+            std::fs::rename(&from, &to).map_err(RecordsError::io("put back", &from))?;
+            [from.parent(), to.parent()].into_iter().flatten().try_for_each(sync_dir)?;
+        }
+    }
+    Ok(())
+}
+
+/// What came of the parts whose grace is over.
+#[derive(Debug, Default)]
+pub struct Retired {
+    /// Parts that were removed.
+    pub removed: Vec<PathBuf>,
+    /// Merged files that are damaged or gone: their parts are kept, for they are the only copy.
+    pub damaged: Vec<RecordsError>,
+}
+
+/// Removes files that a commit took away at least `grace` ago, once the file that they were merged into was read and is what was written.
 pub fn retire(
     data_dir: &Path,
     snapshot: &Snapshot,
     now_micros: i64,
     grace: Duration,
-) -> Result<Vec<PathBuf>, RecordsError> {
+) -> Result<Retired, RecordsError> {
     let grace = i64::try_from(grace.as_micros()).unwrap_or(i64::MAX);
     let due = snapshot.removed().iter().filter(|(_, at)| now_micros.saturating_sub(**at) >= grace);
-    let mut retired = Vec::new();
+    let mut retired = Retired::default();
+    let mut is_whole = BTreeMap::new();
     for (path, _) in due {
         let part = aside(data_dir, path);
-        if remove(&part)? {
-            retired.push(part);
+        if part.symlink_metadata().is_err() {
+            continue;
+        }
+        let mut holders = snapshot.holders(path).into_iter();
+        let are_whole = holders.all(|holder| {
+            *is_whole.entry(&holder.path).or_insert_with(|| match check_written(data_dir, holder) {
+                Ok(()) => true,
+                Err(damage) => {
+                    retired.damaged.push(damage);
+                    false
+                }
+            })
+        });
+        if are_whole && remove(&part)? {
+            retired.removed.push(part);
         }
     }
     Ok(retired)

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use common::{open, publish, publish_group, write};
@@ -26,7 +27,7 @@ fn a_merged_data_set_holds_the_same_rows() {
     (0..5).for_each(|group| drop(publish_group(dir.path(), group, 2)));
     let before = DataSet::open(dir.path()).unwrap();
     let mut manifest = open(dir.path());
-    let plans = merge::plan(manifest.snapshot(), &config(1 << 20, 3));
+    let plans = merge::plan(manifest.snapshot(), &config(1 << 20, 3), &BTreeSet::new());
     assert_eq!(
         plans.iter().map(|plan| plan.table).collect::<Vec<_>>(),
         [Table::Trajectories, Table::Steps, Table::Groups]
@@ -67,11 +68,20 @@ fn a_merged_data_set_holds_the_same_rows() {
 
     let grace = Duration::from_secs(60);
     let snapshot = manifest.snapshot();
-    assert!(merge::retire(dir.path(), snapshot, now + 59_999_999, grace).unwrap().is_empty());
-    assert_eq!(merge::retire(dir.path(), snapshot, now + 60_000_000, grace).unwrap().len(), 15);
-    assert!(merge::retire(dir.path(), snapshot, now + 60_000_000, grace).unwrap().is_empty());
+    assert!(merge::retire(dir.path(), snapshot, now + 59_999_999, grace).unwrap().removed.is_empty());
+    // A merged file that is damaged: its parts are the only copy.
+    let merged = dir.path().join(&snapshot.files(Table::Steps).next().unwrap().path);
+    let mut bytes = std::fs::read(&merged).unwrap();
+    bytes[100] ^= 1;
+    std::fs::write(&merged, &bytes).unwrap();
+    let retired = merge::retire(dir.path(), snapshot, now + 60_000_000, grace).unwrap();
+    assert_eq!((retired.removed.len(), retired.damaged.len()), (10, 1));
+    bytes[100] ^= 1;
+    std::fs::write(&merged, &bytes).unwrap();
+    assert_eq!(merge::retire(dir.path(), snapshot, now + 60_000_000, grace).unwrap().removed.len(), 5);
+    assert!(merge::retire(dir.path(), snapshot, now + 60_000_000, grace).unwrap().removed.is_empty());
     assert!(verify(dir.path()).unwrap().is_sound());
-    assert!(merge::plan(snapshot, &config(1 << 20, 2)).is_empty());
+    assert!(merge::plan(snapshot, &config(1 << 20, 2), &BTreeSet::new()).is_empty());
 }
 
 #[test]
@@ -82,7 +92,7 @@ fn only_enough_small_files_are_merged_and_only_as_many_as_fit() {
     let steps: Vec<u64> =
         files.iter().filter(|file| file.table == Table::Steps).map(|file| file.bytes).collect();
     let parts = |config: RecordsConfig| {
-        let plans = merge::plan(&snapshot, &config);
+        let plans = merge::plan(&snapshot, &config, &BTreeSet::new());
         plans.into_iter().find(|plan| plan.table == Table::Steps).map_or(0, |plan| plan.parts.len())
     };
     assert_eq!(parts(config(1 << 20, 4)), 4);
@@ -104,7 +114,29 @@ fn files_of_different_jobs_stay_apart() {
     };
     let shard = fixtures::plan(dir.path(), "m");
     check(ShardPlan { job_toml: "other".into(), ..shard.clone() }, "different jobs");
-    check(ShardPlan { run_id: furrow_rollout::Id::new("other").unwrap(), ..shard }, "different runs");
+    check(ShardPlan { run_id: furrow_rollout::Id::new("other").unwrap(), ..shard.clone() }, "different runs");
+    // A run that goes on with another job merges what it writes from then on.
+    assert_eq!(merge::foreign(&shard, &plan).unwrap(), Vec::<String>::new());
+    let others = merge::foreign(&ShardPlan { job_toml: "other".into(), ..shard }, &plan).unwrap();
+    assert_eq!(others, plan.parts.iter().map(|part| part.path.clone()).collect::<Vec<_>>());
+    let snapshot = open(dir.path()).snapshot().clone();
+    let planned =
+        |foreign: Vec<String>| merge::plan(&snapshot, &config(1 << 20, 2), &foreign.into_iter().collect());
+    let steps = |plans: Vec<MergePlan>| plans.iter().any(|plan| plan.table == Table::Steps);
+    assert!(steps(planned(Vec::new())) && !steps(planned(others)));
+}
+
+#[test]
+fn parts_come_back_where_the_commit_of_their_merge_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    (0..2).for_each(|group| drop(publish_group(dir.path(), group, 1)));
+    let snapshot = open(dir.path()).snapshot().clone();
+    let path = snapshot.files(Table::Steps).next().unwrap().path.clone();
+    merge::set_aside(dir.path(), [&path]).unwrap();
+    assert!(!dir.path().join(&path).exists());
+    merge::put_back(dir.path(), &snapshot).unwrap();
+    assert!(dir.path().join(&path).exists());
+    assert!(verify(dir.path()).unwrap().is_sound());
 }
 
 /// What was scored again is told in the footer of its file, and of merged files together.
@@ -136,7 +168,7 @@ fn gaps_of_the_prefill_path_add_up() {
     near(a.3, 0.5);
     near(b.3, 1.0);
     let mut manifest = open(dir.path());
-    let plans = merge::plan(manifest.snapshot(), &config(1 << 20, 3));
+    let plans = merge::plan(manifest.snapshot(), &config(1 << 20, 3), &BTreeSet::new());
     let plan = plans.iter().find(|plan| plan.table == Table::Steps).unwrap();
     let shard = fixtures::plan(dir.path(), "merged");
     let merged = merge::merge(&shard, plan, |_, _| {}).unwrap();

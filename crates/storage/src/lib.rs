@@ -5,7 +5,7 @@
 //! [`open`], and every folder it works in passes [`check_dir`]. What is only read (a data set, also a stranger's) need not.
 
 use std::fs::{self, File, Metadata, OpenOptions};
-use std::io;
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
@@ -17,10 +17,7 @@ pub fn open(path: &Path, options: &OpenOptions) -> io::Result<File> {
     let mut options = options.clone();
     // Without O_NONBLOCK a named pipe that nobody reads would block for ever; on a regular file it changes nothing.
     options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
-    let file = options.open(path).map_err(|error| match error.raw_os_error() {
-        Some(libc::ELOOP) => refused("it is a symbolic link"),
-        _ => error,
-    })?;
+    let file = options.open(path).map_err(named_link)?;
     check_metadata(&file.metadata()?)?;
     Ok(file)
 }
@@ -30,6 +27,37 @@ pub fn create(path: &Path) -> io::Result<File> {
     let file = open(path, OpenOptions::new().write(true).create(true))?;
     file.set_len(0)?;
     Ok(file)
+}
+
+/// Reads a file that may be anything: only a regular one is read, and not through a link. One of more than `bytes_max` is refused.
+pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let mut options = OpenOptions::new();
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = options.read(true).custom_flags(flags).open(path).map_err(named_link)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(refused(&format!("it is {}", kind(&metadata))));
+    }
+    let mut bytes = Vec::new();
+    file.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        let why = format!("it is larger than {bytes_max} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+    }
+    Ok(bytes)
+}
+
+/// Puts a file in the place of another, durably: who reads it, also after a power cut, sees all of the old one or all of the new one. In
+/// between it is called `<name>.tmp`.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".tmp");
+    let unfinished = path.with_file_name(name);
+    let mut file = create(&unfinished).map_err(|error| about(&unfinished, &error))?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&unfinished, path).map_err(|error| about(path, &error))?;
+    path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 
 /// Makes a folder and those above it, and checks the last as [`check_dir`] does.
@@ -59,13 +87,35 @@ pub fn check_dir(path: &Path) -> io::Result<()> {
     check_owner(&metadata)
 }
 
+fn named_link(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::ELOOP) => refused("it is a symbolic link"),
+        _ => error,
+    }
+}
+
+fn about(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+/// Bytes that an ordinary user may still write on the file system of `path`, or of the nearest folder above it that is there.
+pub fn free_bytes(path: &Path) -> io::Result<u64> {
+    // A relative path ends in the current directory.
+    let folders = path.ancestors().filter(|folder| !folder.as_os_str().is_empty());
+    let there = folders.chain([Path::new(".")]).find(|folder| folder.exists()).unwrap_or(path);
+    let stat = rustix::fs::statvfs(there)?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
 fn check_metadata(metadata: &Metadata) -> io::Result<()> {
     if !metadata.is_file() {
         return Err(refused(&format!("it is {}", kind(metadata))));
     }
     // A file that was opened and then removed has no name left; it leads nowhere.
     if metadata.nlink() > 1 {
-        return Err(refused(&format!("it has {} names (hard links)", metadata.nlink())));
+        // Not the kind of a link or a pipe: the file itself is there, and whole.
+        let why = format!("it has {} names (hard links): remove the others", metadata.nlink());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
     check_owner(metadata)
 }
@@ -181,6 +231,39 @@ mod tests {
     }
 
     #[test]
+    fn only_a_small_regular_file_is_read() {
+        let fixture = Fixture::new();
+        assert_eq!(read(&fixture.path("own"), 4).unwrap(), b"mine");
+        assert_eq!(read(&fixture.path("second-name"), 4).unwrap(), b"root");
+        for (name, part) in [
+            ("own", "larger than 3 bytes"),
+            ("pipe", "a named pipe"),
+            ("folder", "a folder"),
+            ("link", "a symbolic link"),
+        ] {
+            let why = read(&fixture.path(name), 3).unwrap_err().to_string();
+            assert!(why.contains(part), "{name}: {why}");
+        }
+        assert_eq!(read(&fixture.path("not-there"), 3).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_file_is_replaced_and_its_place_is_named_where_that_fails() {
+        let fixture = Fixture::new();
+        let path = fixture.path("own");
+        replace(&path, b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert!(!fixture.path("own.tmp").exists());
+        symlink("users", fixture.path("own.tmp")).unwrap();
+        let why = replace(&path, b"x").unwrap_err().to_string();
+        assert!(why.contains("own.tmp: it is a symbolic link"), "{why}");
+        assert_eq!(
+            (fs::read(&path).unwrap(), fs::read(fixture.path("users")).unwrap()),
+            (b"new".into(), b"root".into())
+        );
+    }
+
+    #[test]
     fn a_folder_is_a_folder() {
         let fixture = Fixture::new();
         check_dir(&fixture.path("folder")).unwrap();
@@ -208,5 +291,15 @@ mod tests {
         assert!(why.contains(part), "{why}");
         let why = check_dir(&fixture.path("folder")).unwrap_err().to_string();
         assert!(why.contains(part), "{why}");
+    }
+
+    #[test]
+    fn a_disk_is_measured_where_the_path_will_be() {
+        let dir = tempfile::tempdir().unwrap();
+        let (there, later) = (free_bytes(dir.path()).unwrap(), dir.path().join("runs/later"));
+        assert!(there > 0);
+        // Others write meanwhile.
+        assert!(free_bytes(&later).unwrap().abs_diff(there) < there / 4 + (1 << 30));
+        assert!(free_bytes(Path::new("not-there")).unwrap() > 0);
     }
 }

@@ -84,18 +84,22 @@ fn mount(line: &str) -> Option<(Kind, PathBuf, PathBuf)> {
 
 /// What a group leaves; `None` if it has no limit.
 fn left_in(kind: Kind, folder: &Path) -> Option<u64> {
-    let (limit, usage, inactive) = match kind {
-        Kind::V1 => ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-        Kind::V2 => ("memory.max", "memory.current", "inactive_file"),
+    // Pages of files go when others need them, those that were read twice, too: a checkpoint that was mapped before is no memory that is taken.
+    let (limit, usage, files) = match kind {
+        Kind::V1 => {
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", ["total_inactive_file ", "total_active_file "])
+        }
+        Kind::V2 => ("memory.max", "memory.current", ["inactive_file ", "active_file "]),
     };
     let read = |name| fs::read_to_string(folder.join(name)).ok();
     let number = |name| read(name)?.trim().parse::<u64>().ok();
     // "max", or no file at all in the root: no limit. The first generation writes a huge number instead, which leaves as much.
     let limit = number(limit)?;
-    let inactive = read("memory.stat").and_then(|stat| {
-        stat.lines().find_map(|line| line.strip_prefix(inactive)?.trim().parse::<u64>().ok())
-    });
-    Some(limit.saturating_sub(number(usage)?.saturating_sub(inactive.unwrap_or(0))))
+    let stat = read("memory.stat").unwrap_or_default();
+    let count =
+        |name: &str| stat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
+    let cached = files.into_iter().filter_map(count).fold(0, u64::saturating_add);
+    Some(limit.saturating_sub(number(usage)?.saturating_sub(cached)))
 }
 
 #[cfg(test)]
@@ -157,5 +161,21 @@ mod tests {
         assert!(left > 0 && left <= machine + machine / 10, "{left} of {machine}");
         assert_eq!(available_in_machine("MemTotal: 1 kB\nMemAvailable:    2048 kB\n"), Some(2 << 20));
         assert_eq!(available_in_machine("MemTotal: 1 kB\n"), None);
+    }
+
+    #[test]
+    fn page_cache_is_no_memory_that_is_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+        write("memory.max", "1000\n");
+        write("memory.current", "900\n");
+        write("memory.stat", "anon 200\ninactive_anon 150\nactive_file 400\ninactive_file 300\n");
+        assert_eq!(left_in(Kind::V2, dir.path()), Some(800));
+        write("memory.max", "max\n");
+        assert_eq!(left_in(Kind::V2, dir.path()), None);
+        write("memory.limit_in_bytes", "1000\n");
+        write("memory.usage_in_bytes", "900\n");
+        write("memory.stat", "active_file 1\ntotal_active_file 400\ntotal_inactive_file 300\n");
+        assert_eq!(left_in(Kind::V1, dir.path()), Some(800));
     }
 }

@@ -41,7 +41,8 @@ pub enum Disagreement {
     /// Both know a commit of this number, but not the same.
     #[error(
         "manifest commit {version} names shard {found}, the ledger remembers {remembered} under that number: data/manifest/ and \
-         ledger.sqlite are of different runs or different times. Put both back from one copy"
+         ledger.sqlite are of different runs or different times. Put both back from one copy; if the ledger is right, moving that one \
+         commit out of data/manifest/ is enough, it is made again"
     )]
     OtherShard {
         /// The commit.

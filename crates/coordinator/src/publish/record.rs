@@ -1,5 +1,6 @@
 //! Puts a trajectory's row together: the ledger and the job know how it was lent and scored, the spool knows what happened.
 
+use furrow_records::chain;
 use furrow_rollout::{
     Ancestry, Ending, Engine, EnvironmentFingerprint, Hashes, PolicyKind, SessionSpec, Status, StepRecord,
     Task, TimeSplit, TokenTrace, TrajectoryRecord,
@@ -60,10 +61,17 @@ pub(super) fn assemble(spool: &Spool, facts: &TrajectoryFacts) -> Result<Assembl
     let trajectory = &facts.ancestry.trajectory_id;
     spool.seal(trajectory)?;
     let (mut steps, mut ending, mut damage) = (Vec::new(), None, None);
-    for entry in spool.read(trajectory)? {
+    let entries = match spool.read(trajectory) {
+        Err(lost) if lost.is_damage() => {
+            damage = Some(chain(&lost));
+            None
+        }
+        entries => Some(entries?),
+    };
+    for entry in entries.into_iter().flatten() {
         let entry = match entry {
             Err(damaged) if damaged.is_damage() => {
-                damage = Some(damaged.to_string());
+                damage = Some(chain(&damaged));
                 break;
             }
             entry => entry?,

@@ -4,14 +4,14 @@
 //! is missing is made again from the ledger; what cannot be accounted for is put aside in `lost+found/`; what contradicts the ledger stops
 //! the start before anything was changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use furrow_records::{
-    Commit, Draft, LocalFile, Manifest, Op, RecordsError, StoredCommits, Table, check_written, local_files,
-    merge, remove_shard, written_file,
+    Commit, Draft, LocalFile, Manifest, Op, RecordsError, StoredCommits, Table, WrittenFile, check_written,
+    local_files, merge, remove_shard, written_file,
 };
 use furrow_rollout::{Id, Shard, Trajectory};
 
@@ -22,7 +22,7 @@ use crate::crash;
 use crate::durable::{DurableError, make_durable_dir};
 use crate::ledger::{
     Fate, Ledger, LedgerHandle, LedgerLimits, Mutation, RunRow, ShardPhase, ShardRow, Snapshot, SqliteLedger,
-    TrajectoryRow,
+    Standing, TrajectoryRow,
 };
 use crate::lost_found::LostFound;
 use crate::spool::{RecoveredTrajectory, Spool};
@@ -47,6 +47,16 @@ struct Repair {
     damaged: Vec<u64>,
     /// Commits that are made again, in the order of their numbers.
     restored: Vec<Commit>,
+}
+
+/// What becomes of a shard that a crash left before its publication.
+enum Unfinished {
+    /// Its files are whole: the manifest is to name them.
+    Publish,
+    /// A file is damaged, and all its rows are elsewhere: they go into another shard.
+    WriteAgain { damaged: PathBuf, error: RecordsError },
+    /// Its files were never finished. Where its rows are nowhere else, what is there of them is kept.
+    Undo { keeps_files: bool },
 }
 
 /// The parts that recovery works on, before anything is served.
@@ -105,6 +115,7 @@ impl Publisher {
             runtime,
             lost_found,
             merges: true,
+            foreign: BTreeSet::new(),
             retired_at: None,
             reached: Box::new(pass),
         };
@@ -124,14 +135,17 @@ impl<L: Ledger> Recovery<'_, L> {
         restored.for_each(|commit| stored.insert(commit));
         let mut manifest = Manifest::of(store, stored.without(&repair.unreplaced()))?;
         self.check_files(&manifest, &repair)?;
-        self.check_spooled(before, &spooled)?;
+        let plan = |shard| Ok((shard, self.plan(&manifest, before, &spooled, shard)?));
+        let unfinished: Vec<_> = before.shards.iter().map(plan).collect::<Result<_, PublishError>>()?;
+        self.check_spooled(before, &spooled, &unfinished)?;
+        self.check_room(&manifest, &repair)?;
 
         self.carry_out(&manifest, &repair)?;
-        for shard in &before.shards {
-            let can_be_redone = self.can_be_redone(&manifest, before, &spooled, shard);
-            match &shard.files {
-                Some(_) => self.finish(&mut manifest, shard, can_be_redone)?,
-                None => self.undo(shard, can_be_redone)?,
+        for (shard, plan) in unfinished {
+            match plan {
+                Unfinished::Publish => self.finish(&mut manifest, shard)?,
+                Unfinished::WriteAgain { damaged, error } => self.write_again(shard, &damaged, &error)?,
+                Unfinished::Undo { keeps_files } => self.undo(shard, keeps_files)?,
             }
         }
         self.sweep(&manifest)?;
@@ -174,21 +188,45 @@ impl<L: Ledger> Recovery<'_, L> {
         Ok(files)
     }
 
-    /// A commit that is made again must not name files that are gone: then the data set itself was not put back.
+    /// A commit that is made again must not name files that are gone: then the data set itself was not put back. Where the manifest is whole
+    /// and files are not, the run goes on, for they may have been taken elsewhere; the log says so.
     fn check_files(&self, manifest: &Manifest, repair: &Repair) -> Result<(), PublishError> {
         let data_dir = &self.settings.data_dir;
-        let restored = repair.restored.iter().flat_map(|commit| &commit.files);
-        let held = restored.filter(|file| manifest.snapshot().holds(&file.path));
-        let is_there = |path: &Path, bytes: u64| {
-            path.symlink_metadata().is_ok_and(|found| found.is_file() && found.len() == bytes)
+        // A link to where the file was taken is as good: readers follow it.
+        let is_gone = |file: &&WrittenFile| {
+            let found = data_dir.join(&file.path).metadata();
+            !found.is_ok_and(|found| found.is_file() && found.len() == file.bytes)
         };
-        let gone: Vec<&str> = held
-            .filter(|file| !is_there(&data_dir.join(&file.path), file.bytes))
-            .map(|file| file.path.as_str())
-            .collect();
-        match gone.first() {
+        let named = Table::ALL.iter().flat_map(|table| manifest.snapshot().files(*table));
+        let gone: Vec<&WrittenFile> = named.filter(is_gone).collect();
+        let Some(first) = gone.first() else { return Ok(()) };
+        let first = data_dir.join(&first.path);
+        let mut restored = repair.restored.iter().flat_map(|commit| &commit.files);
+        if restored.any(|file| gone.iter().any(|gone| gone.path == file.path)) {
+            return Err(PublishError::FilesLost { count: gone.len(), first });
+        }
+        tracing::error!(
+            count = gone.len(),
+            first = %first.display(),
+            "published files are gone or have another length: put them back; `furrow records verify` lists them"
+        );
+        Ok(())
+    }
+
+    /// What is to come into `lost+found/` must fit there before the first of it is moved.
+    fn check_room(&mut self, manifest: &Manifest, repair: &Repair) -> Result<(), PublishError> {
+        let data_dir = &self.settings.data_dir;
+        let damaged = repair.damaged.iter().map(|version| data_dir.join(StoredCommits::file_name(*version)));
+        let mut paths: Vec<PathBuf> = damaged.collect();
+        for file in unlisted(manifest, data_dir)? {
+            let phase = file.shard_id.as_ref().map(|id| self.ledger.shard_phase(id)).transpose()?.flatten();
+            if phase.is_none() || matches!(phase, Some(ShardPhase::Published { .. })) {
+                paths.push(file.path);
+            }
+        }
+        match paths.first() {
+            Some(first) => Ok(self.lost_found.check_room(paths.len(), first)?),
             None => Ok(()),
-            Some(first) => Err(PublishError::FilesLost { count: gone.len(), first: data_dir.join(first) }),
         }
     }
 
@@ -197,25 +235,35 @@ impl<L: Ledger> Recovery<'_, L> {
         &mut self,
         before: &Snapshot,
         spooled: &[RecoveredTrajectory],
+        unfinished: &[(&ShardRow, Unfinished)],
     ) -> Result<(), PublishError> {
+        let mut strangers = Vec::new();
         for found in spooled {
             if self.ledger.fate(&found.trajectory_id)?.is_none() {
-                return Err(PublishError::Stranger { trajectory: found.trajectory_id.clone() });
+                strangers.push(&found.trajectory_id);
             }
         }
-        let written: Vec<_> = before.shards.iter().filter(|shard| shard.files.is_some()).collect();
-        let is_written = |row: &TrajectoryRow| {
-            row.shard_id.as_ref().is_some_and(|id| written.iter().any(|shard| shard.shard_id == *id))
-        };
+        if let Some(&first) = strangers.first() {
+            return Err(PublishError::Stranger { trajectory: first.clone(), count: strangers.len() });
+        }
+        let published = unfinished.iter().filter(|(_, plan)| matches!(plan, Unfinished::Publish));
+        let published: Vec<_> = published.map(|(shard, _)| &shard.shard_id).collect();
+        let is_written =
+            |row: &TrajectoryRow| row.shard_id.as_ref().is_some_and(|id| published.contains(&id));
         let waiting = before.trajectories.iter().filter(|row| !row.published && !is_written(row));
-        for row in waiting {
-            let found = found(spooled, &row.start.trajectory_id);
-            if let Settlement::Absent { what } = settle(row, found) {
-                let trajectory = row.start.trajectory_id.clone();
-                return Err(PublishError::Absent { trajectory, what });
+        let absent = |row: &TrajectoryRow| {
+            let trajectory = &row.start.trajectory_id;
+            match settle(row, found(spooled, trajectory)) {
+                Settlement::Absent { what } => Some((trajectory.clone(), what)),
+                _ => None,
             }
+        };
+        let mut absent: Vec<_> = waiting.filter_map(absent).collect();
+        let count = absent.len();
+        match absent.drain(..).next() {
+            Some((trajectory, what)) => Err(PublishError::Absent { trajectory, what, count }),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Puts damaged commits aside and the missing ones back.
@@ -247,21 +295,62 @@ impl<L: Ledger> Recovery<'_, L> {
     ) -> bool {
         let part_is_there =
             |path: &String| manifest.snapshot().holds(path) && is_regular(&self.settings.data_dir.join(path));
+        // Of a failed trajectory nothing is trained on: what the spool has of it is enough.
         let is_spooled = |id: &Id<Trajectory>| {
             let row = before.trajectories.iter().find(|row| row.start.trajectory_id == *id);
-            row.and_then(|row| row.standing.ended()).is_some_and(|ended| {
-                let steps = found(spooled, id).map_or(0, |found| found.steps.len() as u32);
-                steps >= ended.steps
+            row.is_some_and(|row| {
+                let settlement = settle(row, found(spooled, id));
+                matches!(row.standing, Standing::Failed { .. })
+                    || matches!(
+                        settlement,
+                        Settlement::Keep | Settlement::Cut | Settlement::CopyAndCut { .. }
+                    )
             })
         };
         shard.replaces.iter().all(part_is_there) && shard.trajectories.iter().all(is_spooled)
     }
 
+    /// Reads the files of a written shard, and says what is to become of it. Changes nothing.
+    fn plan(
+        &self,
+        manifest: &Manifest,
+        before: &Snapshot,
+        spooled: &[RecoveredTrajectory],
+        shard: &ShardRow,
+    ) -> Result<Unfinished, PublishError> {
+        let can_be_redone = self.can_be_redone(manifest, before, spooled, shard);
+        let Some(files) = &shard.files else {
+            return Ok(Unfinished::Undo { keeps_files: !can_be_redone });
+        };
+        let data_dir = &self.settings.data_dir;
+        let damaged = files.iter().find_map(|file| Some((file, check_written(data_dir, file).err()?)));
+        let Some((file, error)) = damaged else { return Ok(Unfinished::Publish) };
+        let path = data_dir.join(&file.path);
+        // A disk that fails is no damaged file.
+        if !is_damage(&error) {
+            return Err(error.into());
+        }
+        let damage = furrow_records::chain(&error);
+        let is_merge = shard.trajectories.is_empty() && !shard.replaces.is_empty();
+        if !can_be_redone && !is_merge && path.symlink_metadata().is_ok() {
+            return Err(PublishError::OnlyCopyDamaged { path, damage });
+        }
+        // Who read this version of the data set has seen the file: it is not replaced behind their backs.
+        if let Some(version) = manifest.snapshot().version_of(&shard.shard_id) {
+            let commit = data_dir.join(StoredCommits::file_name(version));
+            return Err(PublishError::NamedAndDamaged { path, damage, commit });
+        }
+        match can_be_redone || is_merge {
+            true => Ok(Unfinished::WriteAgain { damaged: path, error }),
+            false => Ok(Unfinished::Undo { keeps_files: true }),
+        }
+    }
+
     /// Its files may be anywhere between the first byte and the last name.
-    fn undo(&mut self, shard: &ShardRow, can_be_redone: bool) -> Result<(), PublishError> {
+    fn undo(&mut self, shard: &ShardRow, keeps_files: bool) -> Result<(), PublishError> {
         let shard_id = shard.shard_id.clone();
         tracing::info!(%shard_id, trajectories = shard.trajectories.len(), "undoing an unfinished shard");
-        if !can_be_redone {
+        if keeps_files {
             let files = local_files(&self.settings.data_dir)?.into_iter();
             let own = files.filter(|file| !file.temporary && file.shard_id.as_ref() == Some(&shard_id));
             for file in own {
@@ -278,25 +367,9 @@ impl<L: Ledger> Recovery<'_, L> {
     }
 
     /// Its files are durable; whether the manifest names them is for the manifest to say.
-    fn finish(
-        &mut self,
-        manifest: &mut Manifest,
-        shard: &ShardRow,
-        can_be_redone: bool,
-    ) -> Result<(), PublishError> {
+    fn finish(&mut self, manifest: &mut Manifest, shard: &ShardRow) -> Result<(), PublishError> {
         let ShardRow { shard_id, files, replaces: removed, .. } = shard.clone();
         let files = files.unwrap_or_default();
-        let data_dir = &self.settings.data_dir;
-        let damaged = files.iter().find_map(|file| Some((file, check_written(data_dir, file).err()?)));
-        if let Some((file, error)) = damaged {
-            let is_published = manifest.snapshot().version_of(&shard_id).is_some();
-            // A published file is not written twice, a disk that fails is no damaged file, and rows that are nowhere else are not given up.
-            if is_published || !is_damage(&error) || !can_be_redone {
-                return Err(error.into());
-            }
-            let path = data_dir.join(&file.path);
-            return self.write_again(shard, &path, &error);
-        }
         let op = if removed.is_empty() { Op::Append } else { Op::Replace };
         let Origin { run_id, epoch, now_micros: created_at_micros } = self.origin.clone();
         let draft = Draft { op, files, removed, run_id, epoch, shard_id, created_at_micros };
@@ -321,13 +394,11 @@ impl<L: Ledger> Recovery<'_, L> {
         Ok(remove_shard(&self.settings.data_dir, &shard.shard_id)?)
     }
 
-    /// Removes what is left of shards that the ledger gave up, and puts aside what it does not know. `scores` belong to who scores
-    /// again.
+    /// Removes what is left of shards that the ledger gave up, and puts aside what it does not know.
     fn sweep(&mut self, manifest: &Manifest) -> Result<(), PublishError> {
-        let known = manifest.snapshot();
-        let is_known = |file: &LocalFile| known.holds(&file.name) || known.removed().contains_key(&file.name);
-        let files = local_files(&self.settings.data_dir)?.into_iter();
-        for file in files.filter(|file| file.table != Table::Scores && !is_known(file)) {
+        // Where the commit of a merge was taken away, its parts belong to the data set again.
+        merge::put_back(&self.settings.data_dir, manifest.snapshot())?;
+        for file in unlisted(manifest, &self.settings.data_dir)? {
             let phase = match &file.shard_id {
                 Some(shard_id) => self.ledger.shard_phase(shard_id)?,
                 None => None,
@@ -340,7 +411,7 @@ impl<L: Ledger> Recovery<'_, L> {
             }
         }
         // A crash may have come between a merge's commit and this; parts whose grace is over are gone.
-        merge::set_aside(&self.settings.data_dir, known.removed().keys())?;
+        merge::set_aside(&self.settings.data_dir, manifest.snapshot().removed().keys())?;
         Ok(Manifest::clear_staged(&self.settings.data_dir)?)
     }
 
@@ -364,7 +435,7 @@ impl<L: Ledger> Recovery<'_, L> {
                     continue;
                 }
                 Some(Fate::Open | Fate::Ended) => {}
-                None => return Err(PublishError::Stranger { trajectory }),
+                None => return Err(PublishError::Stranger { trajectory, count: 1 }),
             }
             // Of a group that is in the data set nothing waits; the ledger does not load its trajectories.
             let settlement = rows.get(&trajectory).map_or(Settlement::Keep, |row| settle(row, Some(&found)));
@@ -382,7 +453,9 @@ impl<L: Ledger> Recovery<'_, L> {
                     found.ending = None;
                     without.push(trajectory);
                 }
-                Settlement::Absent { what } => return Err(PublishError::Absent { trajectory, what }),
+                Settlement::Absent { what } => {
+                    return Err(PublishError::Absent { trajectory, what, count: 1 });
+                }
             }
             kept.push(found);
         }
@@ -428,6 +501,15 @@ impl Repair {
     }
 }
 
+/// Files below the data set's folder that the manifest does not name. `scores` belong to who scores again.
+fn unlisted(manifest: &Manifest, data_dir: &Path) -> Result<Vec<LocalFile>, RecordsError> {
+    let known = manifest.snapshot();
+    let is_known = |file: &LocalFile| known.holds(&file.name) || known.removed().contains_key(&file.name);
+    let mut files = local_files(data_dir)?;
+    files.retain(|file| file.table != Table::Scores && !is_known(file));
+    Ok(files)
+}
+
 fn found<'a>(
     spooled: &'a [RecoveredTrajectory],
     trajectory: &Id<Trajectory>,
@@ -458,7 +540,20 @@ pub(crate) fn check_run_dir(run_dir: &Path) -> Result<(), DurableError> {
     folders.extend(Table::ALL.iter().map(|table| replaced.join(table.as_str())));
     folders.extend([data.join("manifest"), replaced, data]);
     folders.extend(["spool", "logs", "archive", "lost+found"].map(|name| run_dir.join(name)));
-    folders.iter().try_for_each(check_dir)
+    folders.iter().try_for_each(check_dir)?;
+    check_entries(&run_dir.join("data").join("manifest"))
+}
+
+/// Whatever reads a commit must not wait for a named pipe, nor read a device.
+fn check_entries(folder: &Path) -> Result<(), DurableError> {
+    let Ok(entries) = fs::read_dir(folder) else { return Ok(()) };
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let is_other = path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir());
+        if is_other {
+            furrow_storage::check_file(&path).map_err(DurableError::on("use", &path))?;
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a data set whose manifest lacks what the ledger beside it remembers: the next commit would take a number that is another

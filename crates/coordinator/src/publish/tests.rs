@@ -575,6 +575,22 @@ fn a_damaged_commit_is_put_aside_and_made_again() {
     }
 }
 
+/// Publishes all of it. The run directory as a kill after the first visit of a stage would have left it.
+fn killed_after(stage: Stage, world: &World, album: &Path) -> PathBuf {
+    let Recovered { mut publisher, snapshot, .. } = restart(world.dir.path()).unwrap();
+    let images = photograph(&mut publisher, world.dir.path(), album);
+    publisher.publish(&world.batch(&snapshot)).unwrap();
+    drop(publisher);
+    let images = images.lock().unwrap().clone();
+    let is_it = |(name, _): &(String, PathBuf)| name.ends_with(stage.fail_point());
+    images.into_iter().find(is_it).unwrap().1
+}
+
+fn make_pipe(path: &Path) {
+    let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR);
+    rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, 0).unwrap();
+}
+
 /// Changes a filled run directory and says what the next start must complain about; it must change nothing.
 #[track_caller]
 fn refused(world: &World, change: impl FnOnce(&World), part: &str) {
@@ -625,6 +641,16 @@ fn what_contradicts_the_ledger_is_refused_before_anything_changes() {
         &published(),
         |world| fs::remove_dir_all(world.dir.path().join("data")).unwrap(),
         "that ledger.sqlite calls published are neither in the manifest nor whole on the disk",
+    );
+    // more than lost+found takes: none of them is moved
+    refused(
+        &published(),
+        |world| {
+            for index in 0..1_001 {
+                fs::write(world.dir.path().join(format!("data/steps/other-{index}.parquet")), "x").unwrap();
+            }
+        },
+        "and 1001 more to come",
     );
     // a commit of a scoring that cannot be made again
     refused(
@@ -782,13 +808,8 @@ fn the_spool_lets_go_of_no_last_copy() {
 fn a_written_shard_with_a_damaged_file_is_written_again() {
     let world = World::new(&plots());
     let album = quick_dir();
-    let Recovered { mut publisher, snapshot, .. } = restart(world.dir.path()).unwrap();
-    let images = photograph(&mut publisher, world.dir.path(), album.path());
-    publisher.publish(&world.batch(&snapshot)).unwrap();
-    let images = images.lock().unwrap().clone();
-    let (_, written) =
-        images.iter().find(|(name, _)| name.ends_with(Stage::Written.fail_point())).unwrap().clone();
-    for damage in ["a bit", "a cut", "gone"] {
+    let written = killed_after(Stage::Written, &world, album.path());
+    for damage in ["a bit", "a cut", "gone", "a pipe"] {
         let run_dir = album.path().join(damage.replace(' ', "-"));
         copy_tree(&written, &run_dir);
         let path = run_dir.join("data/steps/r-x000000.parquet");
@@ -798,8 +819,11 @@ fn a_written_shard_with_a_damaged_file_is_written_again() {
             _ => bytes.truncate(50),
         }
         fs::write(&path, &bytes).unwrap();
-        if damage == "gone" {
+        if damage == "gone" || damage == "a pipe" {
             fs::remove_file(&path).unwrap();
+        }
+        if damage == "a pipe" {
+            make_pipe(&path);
         }
         let Recovered { mut publisher, snapshot, .. } = restart(&run_dir).unwrap();
         publisher.publish(&world.batch(&snapshot)).unwrap();
@@ -808,6 +832,113 @@ fn a_written_shard_with_a_damaged_file_is_written_again() {
         let aside = crate::lost_and_found(&run_dir).unwrap();
         assert_eq!(aside.len(), usize::from(damage != "gone"), "{damage}");
     }
+}
+
+/// A kill between the manifest's commit and the ledger's word of it, and then a damaged file: the start is refused, and does what it says
+/// once the file and the commit were moved away.
+#[test]
+fn a_damaged_file_that_a_commit_names_is_refused_with_a_remedy_that_works() {
+    let world = World::new(&plots());
+    let album = quick_dir();
+    let run_dir = killed_after(Stage::Manifest, &world, album.path());
+    let path = run_dir.join("data/steps/r-x000000.parquet");
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[100] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    let data = tree(&run_dir.join("data"));
+    let error = restart(&run_dir).map(drop).unwrap_err();
+    let PublishError::NamedAndDamaged { path: damaged, commit, .. } = error else { panic!("{error}") };
+    assert_eq!((&damaged, &data), (&path, &tree(&run_dir.join("data"))));
+    fs::remove_file(damaged).unwrap();
+    fs::remove_file(commit).unwrap();
+    let Recovered { mut publisher, snapshot, .. } = restart(&run_dir).unwrap();
+    publisher.publish(&world.batch(&snapshot)).unwrap();
+    drop(publisher);
+    world.check(&run_dir, "after the remedy");
+}
+
+#[test]
+fn a_written_shard_whose_rows_are_nowhere_else_is_given_up_in_steps_that_say_what_to_do() {
+    let world = World::new(&plots());
+    let album = quick_dir();
+    let run_dir = killed_after(Stage::Written, &world, album.path());
+    let spooled = run_dir.join("spool/r-g000000-s0-a0.spool");
+    fs::remove_file(&spooled).unwrap();
+    let damaged = run_dir.join("data/groups/r-x000000.parquet");
+    fs::write(&damaged, "x").unwrap();
+    let why = restart(&run_dir).map(drop).unwrap_err().to_string();
+    assert!(why.contains("move the file away and start again"), "{why}");
+    fs::remove_file(&damaged).unwrap();
+    let why = restart(&run_dir).map(drop).unwrap_err().to_string();
+    assert!(why.contains("an empty file r-g000000-s0-a0.spool"), "{why}");
+    fs::write(&spooled, "").unwrap();
+    let Recovered { mut publisher, snapshot, lost, .. } = restart(&run_dir).unwrap();
+    assert_eq!(lost, [Id::new("r-g000000-s0-a0").unwrap()]);
+    let kept: Vec<_> = crate::lost_and_found(&run_dir).unwrap().into_iter().map(|kept| kept.from).collect();
+    for table in ["steps", "trajectories"] {
+        let file = PathBuf::from(format!("data/{table}/r-x000000.parquet"));
+        assert!(kept.contains(&file), "{kept:?}");
+    }
+    let mut batch = world.batch(&snapshot);
+    batch.groups.clear();
+    batch.trajectories.retain(|facts| facts.ancestry.trajectory_id != lost[0]);
+    publisher.publish(&batch).unwrap();
+    drop(publisher);
+    let report = verify(&run_dir).unwrap();
+    assert!(report.is_sound(), "{report:?}");
+}
+
+/// All steps are in the spool and the ending is not: what was written is the only copy of the evidence.
+#[test]
+fn a_written_shard_is_no_copy_too_many_where_the_spool_lacks_an_ending() {
+    let world = World::new(&plots());
+    let album = quick_dir();
+    let run_dir = killed_after(Stage::Written, &world, album.path());
+    let spooled = run_dir.join("spool/r-g000000-s0-a0.spool");
+    let bytes = fs::read(&spooled).unwrap();
+    // Each entry begins with its mark.
+    let entries: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at..].starts_with(b"FSP1")).collect();
+    assert_eq!(entries.len(), 4, "three steps and an ending");
+    fs::write(&spooled, &bytes[..entries[3]]).unwrap();
+    fs::write(run_dir.join("data/groups/r-x000000.parquet"), "x").unwrap();
+    let before = tree(&run_dir.join("data"));
+    let error = restart(&run_dir).map(drop).unwrap_err();
+    assert!(matches!(error, PublishError::OnlyCopyDamaged { .. }), "{error}");
+    assert!(before == tree(&run_dir.join("data")), "a start that was refused changed something");
+}
+
+/// A backup by hard links, made while the run goes on: the file is whole, so no record is given up for it.
+#[test]
+fn a_second_name_of_a_spool_file_stops_the_run_and_costs_nothing() {
+    let mut fed = Fed::new(|records| records.max_delay = NEVER);
+    let spooled = fed.world.dir.path().join("spool/r-g000000-s0-a0.spool");
+    let (second, away) = (fed.world.dir.path().join("copy"), fed.world.dir.path().join("spool-away"));
+    let spool = fed.world.dir.path().join("spool");
+    let world = fed.world.dir.path().to_owned();
+    fs::hard_link(&spooled, &second).unwrap();
+    fed.feed();
+    let failed = |fed: &mut Fed| match fed.runtime.block_on(fed.reports.next()) {
+        Some(PublishReport::Failed(error)) => furrow_records::chain(&error),
+        other => panic!("{:?}", other.map(|_| "it went on")),
+    };
+    let why = failed(&mut fed);
+    assert!(why.contains("it has 2 names"), "{why}");
+    fs::remove_file(second).unwrap();
+    let Recovered { publisher, snapshot, lost, .. } = restart(&world).unwrap();
+    assert_eq!(lost, []);
+    // The folder is away: no file of it is damaged.
+    fs::rename(&spool, &away).unwrap();
+    let (handle, reports) = publisher.start(2).unwrap();
+    fed = Fed { batch: fed.world.batch(&snapshot), handle: Some(handle), reports, ..fed };
+    fed.feed();
+    let why = failed(&mut fed);
+    assert!(why.contains("No such file"), "{why}");
+    fs::rename(&away, &spool).unwrap();
+    let Recovered { mut publisher, snapshot, lost, .. } = restart(&world).unwrap();
+    assert_eq!(lost, []);
+    publisher.publish(&fed.world.batch(&snapshot)).unwrap();
+    drop(publisher);
+    fed.world.check(&world, "after both");
 }
 
 #[test]
@@ -953,10 +1084,16 @@ fn a_shard_closes_when_told() {
     assert_eq!(fed.next(), Some((2, 0)));
 }
 
-/// Damage that is met while the run is going on: the shard is written without the trajectory, and a group's row that counts it as scored
-/// waits for another.
 #[test]
 fn a_record_that_cannot_be_read_is_left_out_until_it_comes_as_a_failed_one() {
+    left_out_until_failed("a bit", 3, "the CRC is another");
+    left_out_until_failed("gone", 0, "No such file");
+    left_out_until_failed("a pipe", 0, "it is a named pipe");
+}
+
+/// Damage that is met while the run is going on: the shard is written without the trajectory, and a group's row that counts it as scored
+/// waits for another.
+fn left_out_until_failed(damage: &str, want_steps: u32, want_why: &str) {
     let mut fed = Fed::new(|records| records.max_delay = NEVER);
     let id = "r-g000000-s0-a0";
     let path = fed.world.dir.path().join(format!("spool/{id}.spool"));
@@ -964,6 +1101,12 @@ fn a_record_that_cannot_be_read_is_left_out_until_it_comes_as_a_failed_one() {
     let at = bytes.len() - 100;
     bytes[at] ^= 1;
     fs::write(&path, &bytes).unwrap();
+    if damage != "a bit" {
+        fs::remove_file(&path).unwrap();
+    }
+    if damage == "a pipe" {
+        make_pipe(&path);
+    }
     let mut facts = fed
         .batch
         .trajectories
@@ -980,8 +1123,8 @@ fn a_record_that_cannot_be_read_is_left_out_until_it_comes_as_a_failed_one() {
     else {
         panic!("it was read")
     };
-    assert_eq!((trajectory.as_str(), steps), (id, 3));
-    assert!(why.contains("the CRC is another"), "{why}");
+    assert_eq!((trajectory.as_str(), steps), (id, want_steps));
+    assert!(why.contains(want_why), "{why}");
     assert_eq!(fed.next(), Some((4, 1)));
     // the row that was made before the damage was known
     fed.runtime.block_on(handle.group(row.clone())).unwrap();
@@ -1000,8 +1143,10 @@ fn a_record_that_cannot_be_read_is_left_out_until_it_comes_as_a_failed_one() {
     let report = verify(fed.world.dir.path()).unwrap();
     assert!(report.is_sound(), "{report:?}");
     assert_eq!(names(&fed.world.dir.path().join("spool")), BTreeSet::new());
-    let aside = tree(&fed.world.dir.path().join("lost+found"));
-    assert!(aside.values().any(|kept| *kept == bytes), "the damaged file was not kept");
+    if damage == "a bit" {
+        let aside = tree(&fed.world.dir.path().join("lost+found"));
+        assert!(aside.values().any(|kept| *kept == bytes), "the damaged file was not kept");
+    }
 }
 
 #[test]

@@ -351,7 +351,7 @@ pub(super) fn path_of(dir: &Path, trajectory: &Id<Trajectory>) -> PathBuf {
     dir.join(format!("{trajectory}{SUFFIX}"))
 }
 
-fn spool_files(dir: &Path) -> Result<Vec<(Id<Trajectory>, PathBuf)>, SpoolError> {
+pub(super) fn spool_files(dir: &Path) -> Result<Vec<(Id<Trajectory>, PathBuf)>, SpoolError> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir).map_err(|error| storage("list", dir, error))? {
         let path = entry.map_err(|error| storage("list", dir, error))?.path();

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(clippy::unwrap_used, reason = "it fails the test")]
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use furrow_records::fixtures::{self, Plot};
@@ -69,7 +70,7 @@ pub fn merge_all_as(dir: &Path, name: &str) {
     let file = RecordsFile { merge_below_bytes: 1 << 20, merge_files_min: 2, ..RecordsFile::default() };
     let config = file.check().unwrap();
     let mut manifest = open(dir);
-    for plan in &merge::plan(manifest.snapshot(), &config) {
+    for plan in &merge::plan(manifest.snapshot(), &config, &BTreeSet::new()) {
         let shard = fixtures::plan(dir, &format!("{name}-{}", plan.table));
         let merged = merge::merge(&shard, plan, |_, _| {}).unwrap();
         let draft = Draft {
