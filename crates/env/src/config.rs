@@ -15,6 +15,9 @@ use crate::retry::Retry;
 use crate::sites::SiteLimits;
 use crate::worker::WorkerConfig;
 
+/// Folders that the loader searches for each of some fifty libraries.
+const LIBRARY_FOLDERS_MAX: usize = 16;
+
 /// `[env]` as written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -24,6 +27,11 @@ pub struct EnvFile {
     /// Chromium headless shell, the program itself; absent: looked for where Debian puts it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub browser: Option<PathBuf>,
+    /// Folders that the browser's process alone searches for shared libraries, before the system's; never with a C library in them. Empty: the system's.
+    pub browser_libraries: Vec<PathBuf>,
+    /// A fontconfig file for the browser's process; absent: the system's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub browser_fonts: Option<PathBuf>,
     /// Ordinary user that browsers run as when the worker is root.
     pub browser_user: String,
     /// Chromium's own sandbox. Switch it off only inside a container that is one.
@@ -123,6 +131,10 @@ pub struct EnvConfig {
 pub struct BrowserConfig {
     /// The program; `None`: looked for.
     pub path: Option<PathBuf>,
+    /// Folders it searches for shared libraries before the system's.
+    pub libraries: Vec<PathBuf>,
+    /// Its fontconfig file; `None`: the system's.
+    pub fonts: Option<PathBuf>,
     /// Whom it runs as when we are root.
     pub user: String,
     /// Chromium's own sandbox.
@@ -198,6 +210,8 @@ impl Default for EnvFile {
         Self {
             sessions_max: 8,
             browser: None,
+            browser_libraries: Vec::new(),
+            browser_fonts: None,
             browser_user: "nobody".into(),
             sandbox: true,
             contexts_per_browser: 25,
@@ -247,9 +261,11 @@ impl Default for EnvFile {
 }
 
 impl EnvFile {
-    /// Checks every key and reports all that are wrong. A relative `browser` begins at `base`, the job file's folder.
+    /// Checks every key and reports all that are wrong. Relative paths begin at `base`, the job file's folder. Whether the files are there is
+    /// seen where browsers are started, which may be another machine.
     pub fn check(self, base: &Path) -> Result<EnvConfig, Vec<String>> {
         let mut wrong = self.problems();
+        wrong.extend(self.unusable_folders(base));
         match Pins::new(&self.pins) {
             Ok(pins) if wrong.is_empty() => return Ok(self.config(base, pins)),
             Ok(_) => {}
@@ -261,7 +277,32 @@ impl EnvFile {
     /// The same with every path absolute.
     pub fn resolved(mut self, base: &Path) -> Self {
         self.browser = self.browser.map(|path| base.join(path));
+        self.browser_libraries = joined(base, &self.browser_libraries);
+        self.browser_fonts = self.browser_fonts.map(|path| base.join(path));
         self
+    }
+
+    /// Folders of libraries that the dynamic loader would read as something else: it divides its list at `:` and `;`, and expands `$ORIGIN`.
+    fn unusable_folders(&self, base: &Path) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let count = self.browser_libraries.len();
+        if count > LIBRARY_FOLDERS_MAX {
+            wrong.push(format!("env.browser_libraries: {count} folders; use at most {LIBRARY_FOLDERS_MAX}"));
+        }
+        for (index, folder) in self.browser_libraries.iter().enumerate() {
+            let key = format!("env.browser_libraries[{index}]");
+            let path = base.join(folder);
+            if folder.as_os_str().is_empty() {
+                wrong.push(format!("{key}: empty; name a folder"));
+            } else if path.to_string_lossy().contains([':', ';', '$', '\n']) {
+                wrong
+                    .push(format!("{key}: {path:?}; use a path without \":\", \";\", \"$\" and line breaks"));
+            }
+        }
+        if self.browser_fonts.as_ref().is_some_and(|path| path.as_os_str().is_empty()) {
+            wrong.push("env.browser_fonts: empty; name a fontconfig file, or leave the key out".into());
+        }
+        wrong
     }
 
     fn problems(&self) -> Vec<String> {
@@ -327,6 +368,8 @@ impl EnvFile {
             sessions_max: self.sessions_max,
             browser: BrowserConfig {
                 path: self.browser.map(|path| base.join(path)),
+                libraries: joined(base, &self.browser_libraries),
+                fonts: self.browser_fonts.map(|path| base.join(path)),
                 user: self.browser_user,
                 sandbox: self.sandbox,
                 contexts_per_browser: self.contexts_per_browser,
@@ -384,6 +427,10 @@ impl EnvFile {
     }
 }
 
+fn joined(base: &Path, folders: &[PathBuf]) -> Vec<PathBuf> {
+    folders.iter().map(|folder| base.join(folder)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -419,5 +466,50 @@ mod tests {
                 "env.locale: \"\"; use a name such as \"nobody\", \"en-US\" or \"UTC\"",
             ],
         );
+    }
+
+    #[test]
+    fn folders_that_the_loader_would_misread_are_refused() {
+        let libraries = |folders: &[&str]| {
+            let folders: Vec<PathBuf> = folders.iter().map(PathBuf::from).collect();
+            move |file: &mut EnvFile| file.browser_libraries = folders
+        };
+        check(libraries(&["lib", "/opt/browser/lib", "../a b"]), &[]);
+        check(libraries(&["lib", ""]), &["env.browser_libraries[1]: empty; name a folder"]);
+        for (folder, path) in
+            [("a:b", "/a:b"), ("/x;y", "/x;y"), ("$ORIGIN/lib", "/$ORIGIN/lib"), ("a\nb", "/a\nb")]
+        {
+            let want = format!(
+                "env.browser_libraries[0]: {path:?}; use a path without \":\", \";\", \"$\" and line breaks"
+            );
+            check(libraries(&[folder]), &[&want]);
+        }
+        check(libraries(&["x"; 17]), &["env.browser_libraries: 17 folders; use at most 16"]);
+        let fonts = |path: &str| {
+            let path = PathBuf::from(path);
+            move |file: &mut EnvFile| file.browser_fonts = Some(path)
+        };
+        check(fonts("fonts.conf"), &[]);
+        check(fonts(""), &["env.browser_fonts: empty; name a fontconfig file, or leave the key out"]);
+    }
+
+    #[test]
+    fn paths_begin_at_the_folder_of_the_job() {
+        let file = EnvFile {
+            browser: Some("b/shell".into()),
+            browser_libraries: vec!["b/lib".into(), "/usr/local/lib".into()],
+            browser_fonts: Some("b/fonts.conf".into()),
+            ..EnvFile::default()
+        };
+        let libraries = [PathBuf::from("/jobs/b/lib"), "/usr/local/lib".into()];
+        let resolved = file.clone().resolved(Path::new("/jobs"));
+        assert_eq!(resolved.browser_libraries, libraries);
+        assert_eq!(resolved.browser_fonts, Some("/jobs/b/fonts.conf".into()));
+        let config = file.check(Path::new("/jobs")).unwrap().browser;
+        assert_eq!(
+            (&config.libraries[..], config.fonts),
+            (&libraries[..], Some("/jobs/b/fonts.conf".into()))
+        );
+        assert_eq!(config.path, Some("/jobs/b/shell".into()));
     }
 }

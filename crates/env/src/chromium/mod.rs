@@ -1,6 +1,6 @@
 //! Real pages: a supervised pool of headless Chromium processes, one browser context a trajectory.
 //!
-//! From the outside in: `pool.rs` keeps processes, `process.rs` starts and ends one, `limits.rs` holds it to what it may take, `link.rs` speaks with it and notices its death,
+//! From the outside in: `pool.rs` keeps processes, `process.rs` starts and ends one (`libraries.rs`: with libraries and fonts of the job), `limits.rs` holds it to what it may take, `link.rs` speaks with it and notices its death,
 //! `blank.rs` keeps contexts ready, `context.rs` is the stage of one trajectory, `tab.rs` one page of it, `network.rs` stands between it and the world where an archive
 //! is made or used. What is done to a page has a file a verb: `act.rs`,
 //! `observe.rs` (with `picture.rs`, `marks.rs` and `paint.rs`), `settle.rs`, `script.rs`, `select.rs`, `clock.rs`.
@@ -10,6 +10,7 @@ mod blank;
 mod blocked;
 mod clock;
 mod context;
+mod libraries;
 mod limits;
 mod link;
 mod marks;

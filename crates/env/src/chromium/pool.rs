@@ -25,7 +25,7 @@ use super::context::{CHANGES_MAX, Change, Context};
 use super::limits::Overrun;
 use super::link::Link;
 use super::network::Network;
-use super::process::{BrowserError, BrowserKind, Process, sandboxed, sweep};
+use super::process::{BrowserError, BrowserKind, Process, check_given, sandboxed, sweep};
 use super::selftest;
 use crate::archive::Archives;
 use crate::config::BrowserConfig;
@@ -158,6 +158,7 @@ impl Chromium {
         archives: Option<Archives>,
     ) -> Result<Self, BrowserError> {
         sweep();
+        check_given(&config).await?;
         let config = Arc::new(config);
         let mut starts = 1;
         let health = loop {
@@ -283,7 +284,7 @@ impl Pool {
             running.contexts.fetch_add(1, Ordering::SeqCst);
             return Ok(running.clone());
         }
-        // What nobody uses and nobody can use makes room: it is of another kind, or it kept the memory of pages that are gone.
+        // A browser without sessions that no waiting session can use makes room: it is of another kind, or it kept the memory of pages that are gone.
         processes.retain(|running| running.lent() > 0 || !running.stop());
         let mut starts = 0;
         loop {

@@ -21,6 +21,7 @@ use furrow_rollout::{Clock, Size, Task};
 use rustix::process::{Pid, Signal, geteuid, kill_process_group};
 use tokio::sync::{oneshot, watch};
 
+use super::libraries;
 use super::limits::{self, Account};
 use crate::config::BrowserConfig;
 
@@ -35,8 +36,10 @@ pub const LOOKED_FOR: &[&str] = &[
 /// A start takes 0.2 s; on a machine that starts a hundred contexts at once it took 3 s.
 const START_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Becomes the browser (`$@`) if the worker (`$0`) is still the parent. Whoever dies later takes the browser along.
-const START: &str = "[ \"$PPID\" = \"$0\" ] && exec \"$@\"";
+/// Becomes the browser (`$@` behind `$1`) if the worker (`$0`) is still the parent. The worker's death takes the browser along. `$1`, if not empty, is
+/// where the browser's loader searches for libraries: it is exported here, so that `setpriv` and the shell run with the system's.
+const START: &str = "[ \"$PPID\" = \"$0\" ] || exit 1; libraries=\"$1\"; shift; \
+    [ -z \"$libraries\" ] || export LD_LIBRARY_PATH=\"$libraries\"; exec \"$@\"";
 
 /// Lines of the browser's own messages that are kept to explain a death.
 const MESSAGES_MAX: usize = 40;
@@ -59,6 +62,38 @@ pub enum BrowserError {
         path: PathBuf,
         /// What it is.
         what: &'static str,
+    },
+    /// Libraries or fonts of the job cannot be used.
+    #[error("{key}: {path} {what}")]
+    Given {
+        /// The job's key.
+        key: &'static str,
+        /// The folder or file.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        what: String,
+    },
+    /// Libraries that it is linked with are not there.
+    #[error(
+        "the browser {path} needs shared libraries that are not found: {missing}; install them, or name the folder that holds them in env.browser_libraries ({said})"
+    )]
+    MissingLibraries {
+        /// The program.
+        path: PathBuf,
+        /// Their names.
+        missing: String,
+        /// The loader's message.
+        said: String,
+    },
+    /// The machine refuses what its sandbox is made of.
+    #[error(
+        "the browser {path} cannot make its sandbox: user namespaces are refused here; allow them, or set env.sandbox = false where the container is the sandbox ({said})"
+    )]
+    Sandbox {
+        /// The program.
+        path: PathBuf,
+        /// Its last messages.
+        said: String,
     },
     /// The user to run as is not there.
     #[error(
@@ -109,7 +144,15 @@ pub enum BrowserError {
 impl BrowserError {
     /// Whether another try may go better: the rest is for a person to put right.
     pub(super) fn may_pass(&self) -> bool {
-        matches!(self, Self::Io { .. } | Self::Start { .. } | Self::SelfTest { .. } | Self::Link { .. })
+        // Namespaces may be used up by browsers that are just ending.
+        matches!(
+            self,
+            Self::Io { .. }
+                | Self::Start { .. }
+                | Self::Sandbox { .. }
+                | Self::SelfTest { .. }
+                | Self::Link { .. }
+        )
     }
 }
 
@@ -188,7 +231,14 @@ impl Process {
             .map_err(|source| BrowserError::Io { what: "start a thread for the browser", source })?;
         match tokio::time::timeout(START_DEADLINE, listens).await {
             Ok(Ok(address)) => process.address = address,
-            _ => return Err(BrowserError::Start { path: program, said: process.messages() }),
+            _ => {
+                let (said, config) = (process.messages(), config.clone());
+                let (path, kept) = (program.clone(), said.clone());
+                // Asks the loader, which reads every library once.
+                let why =
+                    tokio::task::spawn_blocking(move || libraries::explain(&program, said, &config, owner));
+                return Err(why.await.unwrap_or(BrowserError::Start { path, said: kept }));
+            }
         }
         Ok(process)
     }
@@ -341,8 +391,21 @@ fn program(named: Option<&Path>) -> Result<PathBuf, BrowserError> {
     }
 }
 
+/// Checks what the job gives the browser beside its program, on this machine.
+pub(super) async fn check_given(config: &BrowserConfig) -> Result<(), BrowserError> {
+    if config.libraries.is_empty() && config.fonts.is_none() {
+        return Ok(());
+    }
+    let (config, owner) = (config.clone(), owner(config)?);
+    let checking = tokio::task::spawn_blocking(move || libraries::check(&config, owner));
+    checking.await.map_err(|why| BrowserError::Io {
+        what: "check the browser's libraries",
+        source: std::io::Error::other(why),
+    })?
+}
+
 /// Whom the browser runs as when we are root: user and group id.
-fn owner(config: &BrowserConfig) -> Result<Option<(u32, u32)>, BrowserError> {
+pub(super) fn owner(config: &BrowserConfig) -> Result<Option<(u32, u32)>, BrowserError> {
     if !geteuid().is_root() {
         return Ok(None);
     }
@@ -383,6 +446,17 @@ fn remove(profile: &Path) {
     }
 }
 
+/// A command as the browser's user that dies with the thread that starts it; the program and its arguments are added.
+pub(super) fn as_user(owner: Option<(u32, u32)>) -> Command {
+    let mut command = Command::new("setpriv");
+    command.arg("--pdeathsig=KILL");
+    if let Some((user, group)) = owner {
+        command.arg(format!("--reuid={user}")).arg(format!("--regid={group}")).arg("--clear-groups");
+    }
+    command.arg("--");
+    command
+}
+
 fn command(
     program: &Path,
     profile: &Path,
@@ -390,12 +464,9 @@ fn command(
     config: &BrowserConfig,
     kind: BrowserKind,
 ) -> Command {
-    let mut command = Command::new("setpriv");
-    command.arg("--pdeathsig=KILL");
-    if let Some((user, group)) = owner {
-        command.arg(format!("--reuid={user}")).arg(format!("--regid={group}")).arg("--clear-groups");
-    }
-    command.args(["--", "/bin/sh", "-c", START]).arg(std::process::id().to_string());
+    let mut command = as_user(owner);
+    command.args(["/bin/sh", "-c", START]).arg(std::process::id().to_string());
+    command.arg(libraries::search_path(config));
     command.arg(program).args(flags(config)).arg(format!("--user-data-dir={}", profile.display()));
     if kind.virtual_time {
         command.arg(VIRTUAL_TIME_FLAG);
@@ -403,6 +474,9 @@ fn command(
     let Size { width, height } = kind.viewport;
     command.arg(format!("--screen-info={{{width}x{height}}}")).arg("about:blank");
     command.current_dir("/").env("HOME", profile).env("TMPDIR", profile).env("LANG", "en_US.UTF-8");
+    if let Some(fonts) = &config.fonts {
+        command.env("FONTCONFIG_FILE", fonts);
+    }
     command.env_remove("DBUS_SESSION_BUS_ADDRESS").env_remove("XDG_RUNTIME_DIR");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
     command

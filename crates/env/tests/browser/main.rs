@@ -12,6 +12,7 @@ mod error_pages;
 mod ground;
 mod hostile;
 mod kit;
+mod libraries;
 mod life;
 mod limits;
 mod live;

@@ -1,0 +1,153 @@
+//! A browser that gets libraries and fonts of the job's own, and one that does not get what it needs.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use furrow_env::{Chromium, EnvFile, LOOKED_FOR, Sites};
+
+use crate::ground::{config, ground_with};
+use crate::life::commands;
+
+/// A library that the browser is linked with, and a name of the same length that no machine has.
+const NEEDED: &str = "libnspr4.so";
+const RENAMED: &str = "libnspr9.so";
+
+/// The browser that tests use: a program, not a script.
+fn program() -> PathBuf {
+    let named = std::env::var_os("FURROW_BROWSER").map(PathBuf::from);
+    named.or_else(|| LOOKED_FOR.iter().map(PathBuf::from).find(|path| path.is_file())).unwrap()
+}
+
+/// Where the system's loader finds a library of the browser.
+fn system_library(name: &str) -> PathBuf {
+    let listed = Command::new(program()).env("LD_TRACE_LOADED_OBJECTS", "1").output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let line = listed.lines().find(|line| line.trim().starts_with(name)).unwrap();
+    PathBuf::from(line.split_whitespace().nth(2).unwrap())
+}
+
+fn open_folder(path: &Path) {
+    fs::create_dir_all(path).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// The browser in a folder of its own, linked with other names in place of some libraries', and its files beside it.
+fn relinked(folder: &Path, names: &[(&str, &str)]) -> PathBuf {
+    open_folder(folder);
+    let source = program();
+    let mut bytes = fs::read(&source).unwrap();
+    for (needed, renamed) in names {
+        let name = format!("\0{needed}\0");
+        // Names that the loader reads stand in front of the code.
+        let front = &bytes[..bytes.len().min(32 << 20)];
+        let at = front.windows(name.len()).position(|window| window == name.as_bytes()).unwrap();
+        bytes[at + 1..=at + renamed.len()].copy_from_slice(renamed.as_bytes());
+    }
+    let copy = folder.join("chrome-headless-shell");
+    fs::write(&copy, bytes).unwrap();
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+    for entry in fs::read_dir(source.parent().unwrap()).unwrap() {
+        let path = entry.unwrap().path();
+        if path != source {
+            symlink(&path, folder.join(path.file_name().unwrap())).unwrap();
+        }
+    }
+    copy
+}
+
+async fn start_error(change: impl FnOnce(&mut EnvFile)) -> String {
+    let config = config(change);
+    let sites = Arc::new(Sites::open(&[], config.sites).unwrap());
+    Chromium::start(config.browser, sites, config.egress).await.map(drop).unwrap_err().to_string()
+}
+
+fn environment(pid: u32) -> Vec<String> {
+    let bytes = fs::read(format!("/proc/{pid}/environ")).unwrap();
+    bytes.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_browser_takes_its_libraries_and_fonts_from_the_folders_of_the_job() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = folder.path();
+    open_folder(base);
+    let program = relinked(&base.join("browser"), &[(NEEDED, RENAMED)]);
+    let named = |file: &mut EnvFile, libraries: &[&Path]| {
+        file.browser = Some(program.clone());
+        file.browser_libraries = libraries.iter().map(|path| path.to_path_buf()).collect();
+    };
+
+    // Without the folder the error names what is missing and the key.
+    let error = start_error(|file| named(file, &[])).await;
+    let want =
+        format!("needs shared libraries that are not found: {RENAMED}; install them, or name the folder");
+    assert!(error.contains(&want) && error.contains("env.browser_libraries"), "{error}");
+    // The loader stops at the first; all are named.
+    let several = relinked(&base.join("several"), &[(NEEDED, RENAMED), ("libnssutil3.so", "libnssutil9.so")]);
+    let error = start_error(|file| file.browser = Some(several.clone())).await;
+    assert!(error.contains(RENAMED) && error.contains("libnssutil9.so"), "{error}");
+    // A folder that does not hold it is no help.
+    let (empty, libraries) = (base.join("empty"), base.join("lib"));
+    open_folder(&empty);
+    open_folder(&libraries);
+    let error = start_error(|file| named(file, &[&empty])).await;
+    assert!(error.contains(&want), "{error}");
+
+    fs::copy(system_library(NEEDED), libraries.join(RENAMED)).unwrap();
+    let fonts = base.join("fonts.conf");
+    let cache = base.join("cache").display().to_string();
+    let system = "<include ignore_missing=\"yes\">/etc/fonts/fonts.conf</include>";
+    let text =
+        format!("<?xml version=\"1.0\"?><fontconfig>{system}<cachedir>{cache}</cachedir></fontconfig>");
+    fs::write(&fonts, text).unwrap();
+    let inherited = std::env::var("LD_LIBRARY_PATH").ok();
+    let ground = ground_with(
+        |file| {
+            named(file, &[&empty, &libraries]);
+            file.browser_fonts = Some(fonts.clone());
+        },
+        vec![],
+    )
+    .await;
+    let stage = ground.page("<p>here</p>").await;
+    let processes: Vec<(u32, String)> = commands()
+        .into_iter()
+        .filter(|(_, command)| command.starts_with(&program.display().to_string()))
+        .collect();
+    let is_renderer = |command: &String| command.contains("--type=renderer");
+    assert!(processes.iter().any(|(_, command)| is_renderer(command)), "{processes:?}");
+    let mine = format!("furrow-env-{}-", std::process::id());
+    assert!(processes.iter().any(|(_, command)| command.contains(&mine) && !command.contains("--type=")));
+    let mapped = libraries.join(RENAMED).display().to_string();
+    for (pid, command) in &processes {
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+        assert!(maps.lines().any(|line| line.ends_with(&mapped)), "{command} does not map {mapped}");
+        // Of everything else it has the system's: that the user was changed on the way took nothing away.
+        assert!(!maps.contains(&format!("/{NEEDED}")), "{command} maps the system's {NEEDED}, too");
+        assert!(!command.contains("--no-sandbox"), "{command}");
+    }
+    let browser = processes.iter().find(|(_, command)| command.contains(&mine)).unwrap().0;
+    let environment = environment(browser);
+    for want in [
+        format!("LD_LIBRARY_PATH={}:{}", empty.display(), libraries.display()),
+        format!("FONTCONFIG_FILE={}", fonts.display()),
+    ] {
+        assert!(environment.contains(&want), "{environment:?}");
+    }
+    assert!(ground.pool.health().sandbox);
+    assert_eq!(std::env::var("LD_LIBRARY_PATH").ok(), inherited, "the worker's own is left alone");
+    stage.close().await;
+    ground.close().await;
+
+    // A part of the C library is refused before anything starts with it.
+    fs::write(libraries.join("libc.so.6"), "x").unwrap();
+    let error = start_error(|file| named(file, &[&libraries])).await;
+    let want = format!(
+        "env.browser_libraries: {} is a part of the C library",
+        libraries.join("libc.so.6").display()
+    );
+    assert!(error.starts_with(&want), "{error}");
+}
