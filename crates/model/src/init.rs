@@ -2,6 +2,7 @@
 //!
 //! The same size, seed and type give the same bytes. The model knows nothing; it reads and writes like the published ones.
 
+mod disk;
 mod sizes;
 mod tensors;
 mod values;
@@ -85,6 +86,21 @@ pub enum InitError {
         /// Its settings.
         found: String,
     },
+    /// The disk does not hold what is still to be written.
+    #[error(
+        "{} takes {} more on its disk and {} are free{}; free {}, or give a path on a larger disk",
+        path.display(), disk::size(*needed), disk::size(*free), left_there(*there), disk::size(*needed - *free)
+    )]
+    DiskFull {
+        /// The directory that is to be made.
+        path: PathBuf,
+        /// Bytes that are still to be written.
+        needed: u64,
+        /// Bytes of files of weights that an earlier start left whole.
+        there: u64,
+        /// Bytes that can be written.
+        free: u64,
+    },
     /// The operating system refused.
     #[error("cannot {what} {}", path.display())]
     Write {
@@ -133,7 +149,7 @@ impl StoredType {
 /// What a killed process left of the same checkpoint is gone on with at its first missing file of weights.
 ///
 /// # Errors
-/// When something is at `dir` already, another process is at it, or the disk refuses.
+/// When something is at `dir` already, another process is at it, the disk is too small for what is still to be written, or it refuses.
 pub fn init(dir: &Path, init: &Init) -> Result<Summary, InitError> {
     init_told(dir, init, &|_, _| {})
 }
@@ -145,6 +161,7 @@ pub fn init_told(dir: &Path, init: &Init, told: &Told<'_>) -> Result<Summary, In
     let config = Config::parse(config_json.to_string().as_bytes(), Path::new("config.json"))?;
     let tensors = tensors::tensors(&config, shapes.prefix);
     let draft = Draft::begin(dir, init)?;
+    draft.check_disk(init, &tensors, disk::other_files(shapes.vocabulary))?;
     let mut bytes = draft.write_weights(init, &tensors, told)?;
     bytes += draft.write(TOKENIZER_FILE, &vocabulary::tokenizer_json(shapes.vocabulary)?)?;
     for (name, value) in [
@@ -158,6 +175,15 @@ pub fn init_told(dir: &Path, init: &Init, told: &Told<'_>) -> Result<Summary, In
     draft.publish()?;
     let parameters = tensors.iter().map(Tensor::values).sum::<usize>() as u64;
     Ok(Summary { parameters, tensors: tensors.len(), bytes, vocabulary: shapes.vocabulary })
+}
+
+/// What an earlier start left, where it left something.
+fn left_there(bytes: u64) -> String {
+    if bytes > 0 {
+        format!(" ({} are there from an earlier start and stay)", disk::size(bytes))
+    } else {
+        String::new()
+    }
 }
 
 fn generation_config() -> Value {

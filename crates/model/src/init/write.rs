@@ -15,7 +15,7 @@ use std::thread::{available_parallelism, scope};
 use serde_json::{Map, json};
 
 use super::tensors::Tensor;
-use super::{Init, InitError, Told, values};
+use super::{Init, InitError, Told, disk, values};
 
 /// Values of one part of a tensor: 8 MB in bfloat16, so that a thousand parts share out a file of 5 GB.
 const PART_VALUES: usize = if cfg!(test) { 777 } else { 4 << 20 };
@@ -81,6 +81,23 @@ impl Draft {
         sync(&path)
     }
 
+    /// Refuses a disk that does not hold the files that are still to be written. What an earlier start left whole is not written again.
+    pub(super) fn check_disk(&self, init: &Init, tensors: &[Tensor], other: u64) -> Result<(), InitError> {
+        let Some(free) = disk::free_bytes(&self.dir) else { return Ok(()) };
+        let wanted = |shard: &Shard<'_>| {
+            let (path, bytes) = (self.dir.join(&shard.name), shard.bytes(init));
+            let whole = path.metadata().is_ok_and(|found| found.len() == bytes);
+            // A part is emptied before it is written again, so its bytes count as free.
+            let there = if whole { bytes } else { disk::taken(&self.unfinished(shard)).min(bytes - 1) };
+            disk::Wanted { bytes, there }
+        };
+        disk::check(&self.target, disk::to_write(planned(init, tensors).iter().map(wanted), other), free)
+    }
+
+    fn unfinished(&self, shard: &Shard<'_>) -> PathBuf {
+        self.dir.join(format!("{}.part", shard.name))
+    }
+
     /// Writes the weights, in one file where they fit the cap; gives the size of all files.
     pub(super) fn write_weights(
         &self,
@@ -88,15 +105,8 @@ impl Draft {
         tensors: &[Tensor],
         told: &Told<'_>,
     ) -> Result<u64, InitError> {
-        let parts = shards(tensors, init);
-        let count = parts.len();
-        let shards: Vec<Shard<'_>> = (1..)
-            .zip(parts)
-            .map(|(number, tensors)| {
-                let (name, header) = (shard_name(number, count), header(init, tensors));
-                Shard { name, header, tensors }
-            })
-            .collect();
+        let shards = planned(init, tensors);
+        let count = shards.len();
         let all: u64 = shards.iter().map(|shard| shard.bytes(init)).sum();
         let written = AtomicU64::new(0);
         let more = |bytes: u64| told(written.fetch_add(bytes, Ordering::Relaxed) + bytes, all);
@@ -109,7 +119,7 @@ impl Draft {
                     more(shard.bytes(init));
                     continue;
                 }
-                let unfinished = self.dir.join(format!("{}.part", shard.name));
+                let unfinished = self.unfinished(shard);
                 shard.write(&unfinished, init, &more).map_err(failed("write", &unfinished))?;
                 join(flushing.replace(scope.spawn(move || {
                     sync(&unfinished)?;
@@ -230,6 +240,15 @@ fn header(init: &Init, tensors: &[Tensor]) -> String {
     let header = json!(header).to_string();
     let padded = header.len().next_multiple_of(8);
     format!("{header:padded$}")
+}
+
+/// All files of weights.
+fn planned<'a>(init: &Init, tensors: &'a [Tensor]) -> Vec<Shard<'a>> {
+    let parts = shards(tensors, init);
+    let count = parts.len();
+    let shard =
+        |(number, tensors)| Shard { name: shard_name(number, count), header: header(init, tensors), tensors };
+    (1..).zip(parts).map(shard).collect()
 }
 
 /// Consecutive tensors that stay within the cap; a tensor above it has a shard to itself.
