@@ -29,7 +29,8 @@ impl Plan {
         &self.parts
     }
 
-    fn add(&mut self, part: &'static str, bytes: u64) {
+    /// More bytes of a part.
+    pub(crate) fn add(&mut self, part: &'static str, bytes: u64) {
         match self.parts.iter_mut().find(|(name, _)| *name == part) {
             Some((_, sum)) => *sum = sum.saturating_add(bytes),
             None => self.parts.push((part, bytes)),

@@ -25,6 +25,7 @@ use crate::executor::{Executor, ExecutorError, GraphKey, HostStretch, Lane};
 use crate::forward::{Done, Fast, Pass};
 use crate::latch::Latch;
 use crate::launch::{Move, View};
+use crate::needs::Needs;
 use crate::ops::copy::{CopyPlaces, Places};
 use crate::parking::{At, Berth, Moving, NotPinned, Parking};
 use crate::state::States;
@@ -229,20 +230,28 @@ impl Opening<'_> {
 /// # Errors
 /// When there are no kernels for it.
 pub fn plan(config: &Config, room: &Room, options: &Options) -> Result<Plan, OpenError> {
-    planned_in(false, (config, &Counts::of_config(config), room, options))
+    Ok(needs(config, room, options)?.device)
 }
 
-/// What a checkpoint and this room take of a device: what [`open`] will ask for, to the byte.
+/// What a model in bfloat16 and this room take of a device and of the machine around it, from its configuration alone.
+///
+/// # Errors
+/// When there are no kernels for it.
+pub fn needs(config: &Config, room: &Room, options: &Options) -> Result<Needs, OpenError> {
+    needed_in(false, (config, &Counts::of_config(config), room, options))
+}
+
+/// What a checkpoint and this room take of a device and of the machine around it: what [`open`] will ask for, to the byte.
 ///
 /// # Errors
 /// When there are no kernels for it, or a tensor is missing.
-pub fn plan_of(checkpoint: &Checkpoint, room: &Room, options: &Options) -> Result<Plan, OpenError> {
+pub fn needs_of(checkpoint: &Checkpoint, room: &Room, options: &Options) -> Result<Needs, OpenError> {
     let kept = Kept::of(checkpoint)?;
     let counts = Counts::of(checkpoint, kept.wide)?;
-    planned_in(kept.of_f32, (checkpoint.config(), &counts, room, options))
+    needed_in(kept.of_f32, (checkpoint.config(), &counts, room, options))
 }
 
-fn planned_in(of_f32: bool, sizes: Sizes<'_>) -> Result<Plan, OpenError> {
+fn needed_in(of_f32: bool, sizes: Sizes<'_>) -> Result<Needs, OpenError> {
     let (config, _, room, options) = sizes;
     check_room(config, room)?;
     let why = unsupported(config);
@@ -250,10 +259,10 @@ fn planned_in(of_f32: bool, sizes: Sizes<'_>) -> Result<Plan, OpenError> {
         return Err(OpenError::Unsupported { why });
     }
     Ok(match (of_f32, options.precision) {
-        (true, _) => planned::<Float32>(sizes),
-        (_, Precision::Usual) => planned::<Bfloat16>(sizes),
-        (_, Precision::WideResidual) => planned::<WideResidual>(sizes),
-        (_, Precision::NarrowState) => planned::<NarrowState>(sizes),
+        (true, _) => needed::<Float32>(sizes),
+        (_, Precision::Usual) => needed::<Bfloat16>(sizes),
+        (_, Precision::WideResidual) => needed::<WideResidual>(sizes),
+        (_, Precision::NarrowState) => needed::<NarrowState>(sizes),
     })
 }
 
@@ -408,9 +417,15 @@ impl<P: Types> Placed<P> {
 type Sizes<'a> = (&'a Config, &'a Counts, &'a Room, &'a Options);
 
 fn planned<P: Types>(sizes: Sizes<'_>) -> Plan {
+    needed::<P>(sizes).device
+}
+
+fn needed<P: Types>(sizes: Sizes<'_>) -> Needs {
     let mut placer = Placer::at(0);
-    Placed::<P>::at(&mut placer, sizes);
-    placer.plan()
+    let placed = Placed::<P>::at(&mut placer, sizes);
+    let (_, _, room, options) = sizes;
+    let staged = if options.stage == Stage::Host { placed.all.len() as u64 } else { 0 };
+    Needs::new(placer.plan(), placed.memory.states.sizes(), (room.parked_bytes, staged))
 }
 
 /// Where values come from.

@@ -161,6 +161,15 @@ impl Device {
         self.memory_bytes
     }
 
+    /// What is free of its memory, this context taken off.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    pub fn free_bytes(&self) -> Result<usize, DeviceError> {
+        let asked = self.context.bind_to_thread().and_then(|()| result::mem_get_info());
+        asked.map(|(free, _)| free).map_err(failed("tell the free memory"))
+    }
+
     /// Its context.
     pub fn context(&self) -> &Arc<CudaContext> {
         &self.context

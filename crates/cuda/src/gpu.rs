@@ -37,6 +37,12 @@ use crate::launch::Launch;
 /// Memory left to recorded graphs, code and whatever libraries take: 35 buckets of some 400 nodes stay well below it.
 pub const RESERVE_BYTES: u64 = 768 << 20;
 
+/// Device memory of cuBLASLt, a workspace for each lane that multiplies. It is taken when a GPU is opened, so [`Executor::free_bytes`] does not count it.
+pub const WORKSPACES_BYTES: u64 = 2 * products::WORKSPACE_BYTES as u64;
+
+/// Pinned memory that copies between pageable memory and the device go through: two halves for each lane that works.
+pub const STAGING_BYTES: u64 = 2 * 2 * staging::HALF as u64;
+
 /// Where things are that CUDA needs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Places {

@@ -20,6 +20,7 @@ pub mod gpu;
 mod latch;
 pub mod launch;
 pub mod measure;
+pub mod needs;
 pub mod ops;
 mod parking;
 pub mod sources;

@@ -32,7 +32,7 @@ pub(crate) struct Parking {
 
 /// Blocks and what takes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Blocks {
+pub(crate) struct Blocks {
     bytes: u64,
     /// Of a slab.
     each: u64,
@@ -61,24 +61,24 @@ pub(crate) enum NotPinned {
 
 impl Parking {
     /// Pins as many blocks as so many bytes hold, for slots and pages of these sizes.
-    pub fn open(executor: &mut dyn Executor, [slot, page]: [u64; 2], bytes: u64) -> Result<Self, NotPinned> {
-        let block = if page > 0 { page } else { BLOCK_BYTES };
-        let blocks = Blocks { bytes: block, each: (SLAB_BYTES / block).max(1), slot, page };
-        let count = bytes / block;
-        let mut slabs = Vec::new();
-        for first in (0..count).step_by(usize::try_from(blocks.each).unwrap_or(usize::MAX)) {
-            match executor.pin((count - first).min(blocks.each) * block) {
-                Ok(slab) => slabs.push(slab),
-                Err(ExecutorError::NoHostMemory { .. }) => return Err(NotPinned::Lent(first * block)),
+    pub fn open(executor: &mut dyn Executor, sizes: [u64; 2], bytes: u64) -> Result<Self, NotPinned> {
+        let blocks = Blocks::of(sizes);
+        let (mut slabs, mut lent) = (Vec::new(), 0);
+        for slab in blocks.slabs(bytes) {
+            match executor.pin(slab) {
+                Ok(pinned) => slabs.push(pinned),
+                Err(ExecutorError::NoHostMemory { .. }) => return Err(NotPinned::Lent(lent)),
                 Err(error) => return Err(NotPinned::Failed(error)),
             }
+            lent += slab;
         }
+        let count = bytes / blocks.bytes;
         Ok(Self { slabs, blocks, free: Arc::new(Free(Mutex::new((0..count).collect()))) })
     }
 
     /// Bytes that a state with so many pages takes.
     pub fn bytes_of(&self, pages: u32) -> u64 {
-        (self.blocks.of_slot() + u64::from(pages)) * self.blocks.bytes
+        self.blocks.bytes_of(pages)
     }
 
     /// Blocks for a state with so many pages; `None` where there are not so many.
@@ -125,6 +125,24 @@ impl Parking {
 }
 
 impl Blocks {
+    /// Of slots and pages of these sizes, in bytes.
+    pub fn of([slot, page]: [u64; 2]) -> Self {
+        let bytes = if page > 0 { page } else { BLOCK_BYTES };
+        Self { bytes, each: (SLAB_BYTES / bytes).max(1), slot, page }
+    }
+
+    /// Bytes of each slab that is pinned where so many bytes are asked for: whole blocks, so their sum may be less.
+    pub fn slabs(self, bytes: u64) -> impl Iterator<Item = u64> {
+        let count = bytes / self.bytes;
+        let firsts = (0..count).step_by(usize::try_from(self.each).unwrap_or(usize::MAX));
+        firsts.map(move |first| (count - first).min(self.each) * self.bytes)
+    }
+
+    /// Bytes that a state with so many pages takes.
+    pub fn bytes_of(self, pages: u32) -> u64 {
+        (self.of_slot() + u64::from(pages)) * self.bytes
+    }
+
     fn of_slot(&self) -> u64 {
         self.slot.div_ceil(self.bytes)
     }

@@ -17,7 +17,7 @@ use super::kernels::holds;
 use crate::executor::{Number, Product, Shape};
 
 /// Room for what an algorithm leaves in between: what NVIDIA advises for Hopper.
-const WORKSPACE_BYTES: usize = 32 << 20;
+pub(super) const WORKSPACE_BYTES: usize = 32 << 20;
 /// Alignment beyond which no algorithm asks for more.
 const ALIGN_MAX: u32 = 256;
 /// As cuBLAS numbers it: the operand is turned.

@@ -15,7 +15,7 @@ use super::pinned::HostBytes;
 use super::stream::Event;
 
 /// Bytes of a half: 0.3 ms of PCIe 5, long against the 10 us that a copy takes to begin.
-const HALF: usize = 16 << 20;
+pub(super) const HALF: usize = 16 << 20;
 /// Copies begin at multiples of it.
 const ALIGN: usize = 256;
 

@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use furrow_cuda::executor::{
@@ -34,6 +34,9 @@ pub struct Gauge {
     /// What lanes were told to do and have not done.
     pub put_off: AtomicUsize,
     done: AtomicUsize,
+    /// Bytes of the device that were asked for, and of pinned memory.
+    pub allocated: AtomicU64,
+    pub pinned: AtomicU64,
 }
 
 /// Lanes in the order of their queues.
@@ -302,6 +305,7 @@ impl Executor for Air {
     }
 
     fn allocate(&mut self, bytes: u64) -> Result<u64, ExecutorError> {
+        self.gauge.allocated.fetch_add(bytes, Ordering::Relaxed);
         let lines = vec![Line([0xff; 256]); bytes.div_ceil(256) as usize].into_boxed_slice();
         self.memory.push(lines);
         Ok(self.memory.last().unwrap().as_ptr() as u64)
@@ -321,6 +325,7 @@ impl Executor for Air {
 
     fn pin(&mut self, bytes: u64) -> Result<Pinned, ExecutorError> {
         self.lent = self.lent.checked_sub(bytes).ok_or(ExecutorError::NoHostMemory { asked: bytes })?;
+        self.gauge.pinned.fetch_add(bytes, Ordering::Relaxed);
         self.pinned.push(vec![0xff; bytes as usize]);
         Ok(Pinned(self.pinned.len() - 1))
     }

@@ -11,6 +11,7 @@ mod life;
 mod lost;
 mod made;
 mod measured;
+mod needs;
 mod pair;
 mod parking;
 mod sampling;
