@@ -184,6 +184,11 @@ impl JobFile {
                 "policy.grammar.name: {grammar:?} speaks of marks; set env.marks = true"
             )]);
         }
+        if limits.spreads_first_steps() && eval.is_some() {
+            return Err(vec![
+                "limits.spread_first_steps: true, and [eval] has tasks; an evaluation during a measurement is none, leave one of the two out".into(),
+            ]);
+        }
         let (run_dir, warnings) = (output_dir.join(run_name.as_str()), Vec::new());
         Ok(Job {
             run_name,
@@ -308,7 +313,35 @@ fn warnings(tree: &Node, job: &Job) -> Vec<Problem> {
         warnings.push(("env.sessions_max".to_owned(), text));
     }
     warnings.extend(reply_nobody_waits_for(job));
+    warnings.extend(measured(job));
     warnings.into_iter().map(|(key, text)| Problem { place: tree.place_of(&key), key, text }).collect()
+}
+
+/// What forces a workload makes a measurement of a job: its data is of no use to a trainer.
+fn measured(job: &Job) -> Vec<(String, String)> {
+    let rules = job.policy.model.as_ref().and_then(|model| model.constrain.as_ref());
+    let forced = [
+        (
+            "limits.spread_first_steps",
+            job.limits.spreads_first_steps(),
+            "cuts the first trajectories short: this job is a measurement, do not train on what it collects",
+        ),
+        (
+            "policy.constrain.exact_tokens",
+            rules.is_some_and(|rules| rules.exact_tokens.is_some()),
+            "fills every reply to one length: this job is a measurement, do not train on what it collects",
+        ),
+        (
+            "policy.constrain.endings",
+            rules.is_some_and(|rules| !rules.endings),
+            "lets no trajectory answer: this job is a measurement, its rewards and success rates say nothing of the policy",
+        ),
+    ];
+    forced
+        .into_iter()
+        .filter(|(_, on, _)| *on)
+        .map(|(key, _, text)| (key.to_owned(), text.to_owned()))
+        .collect()
 }
 
 /// The environment worker gives a reply up before the endpoint's patience ends: what comes later is paid for and thrown away.
@@ -526,6 +559,7 @@ mod tests {
                 "policy.remote.usd_per_million_completion_tokens",
                 "policy.serve.token_file",
                 "env.browser",
+                "env.browser_fonts",
                 "score.judge.key_env",
                 "score.judge.key_file",
                 "score.judge.usd_per_million_prompt_tokens",
@@ -569,6 +603,7 @@ mod tests {
             ["policy.sampling.top_p", "policy.sampling.top_k", "policy.sampling.min_p"]
         );
         assert_eq!(warned(&["env.sessions_max=9", "policy.sessions_max=8"]), ["env.sessions_max"]);
+        assert_eq!(warned(&["limits.spread_first_steps=true"]), ["limits.spread_first_steps"]);
         let remote = |setting| {
             let endpoint = ["policy.kind=openai", "policy.remote.endpoint=http://127.0.0.1:8000/v1"];
             let context = "policy.context.keep=last_image";
@@ -577,6 +612,22 @@ mod tests {
         assert_eq!(remote("policy.remote.deadline_millis=119999"), [""; 0]);
         assert_eq!(remote("policy.remote.deadline_millis=120000"), ["policy.remote.deadline_millis"]);
         assert_eq!(remote("env.policy_millis=110000"), ["policy.remote.deadline_millis"], "of the default");
+    }
+
+    #[test]
+    fn a_measurement_is_not_evaluated_and_not_trained_on() {
+        let eval = format!("{JOB}\n[[eval.source]]\nsuite = \"starter\"\npath = \"envs/starter\"\n");
+        assert!(parse(&eval, &[]).is_ok());
+        let on = "limits.spread_first_steps=true";
+        check(
+            &eval,
+            &[on],
+            &[
+                "--set: limits.spread_first_steps: true, and [eval] has tasks; an evaluation during a measurement is none, leave one of the two out",
+            ],
+        );
+        let problems = parse(JOB, &[on, "limits.trajectories_per_version=8"]).unwrap_err();
+        assert!(problems[0].text.contains("a trainer learns from this job"), "{problems:?}");
     }
 
     #[test]

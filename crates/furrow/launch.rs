@@ -1,6 +1,6 @@
 //! Turns a checked job into running services: what each role needs of it, made in one place for `run` and for the roles alone.
 
-use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::job::Job;
-use crate::{Failure, output};
+use crate::{Failure, output, run_dir};
 
 /// A job, its tasks, and where it runs.
 pub struct Launch {
@@ -117,6 +117,7 @@ impl Launch {
             session: job.policy.session,
             judge: job.score.judge,
             limits: job.limits,
+            sessions: job.env.sessions_max.min(job.policy.sessions_max),
             records: job.records,
         })
     }
@@ -124,7 +125,18 @@ impl Launch {
     /// Refuses to resume a run whose job was another, and says what differs.
     pub fn check_same_job(&self) -> Result<(), Failure> {
         let path = self.job.run_dir.join("job.toml");
-        let Ok(began) = fs::read_to_string(&path) else { return Ok(()) };
+        let refused = |why: &dyn std::fmt::Display| {
+            let remedy =
+                "put the job that began this run there, or move the file away: --resume writes it again";
+            Failure::Input(vec![format!("{}: {why}; {remedy}", path.display())])
+        };
+        let Some(began) = run_dir::job_text(&self.job.run_dir).map_err(|why| refused(&why))? else {
+            return Ok(());
+        };
+        // What a power cut leaves of a file that an older version wrote without a sync.
+        if began.trim().is_empty() {
+            return Err(refused(&"it is empty"));
+        }
         let differences = identity(&self.job.resolved, "")?.differences(&identity(&began, "")?);
         if differences.is_empty() { Ok(()) } else { Err(Failure::Input(differences)) }
     }
@@ -188,7 +200,7 @@ pub async fn browsers(
 struct PictureSite(Arc<Pictures>);
 
 impl Make for PictureSite {
-    fn make(&self, name: &str) -> std::io::Result<Option<Vec<u8>>> {
+    fn make(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
         self.0.read(name)
     }
 }
@@ -216,7 +228,19 @@ fn identity(resolved: &str, tasks: &str) -> Result<Identity, Failure> {
         let value = parts.fold(first, |value, part| value.and_then(|value| value.get(part)));
         settings.push(((*key).to_owned(), value.map(ToString::to_string).unwrap_or_default()));
     }
+    settings.extend(spread(&table));
     Ok(Identity::new(settings))
+}
+
+/// Step limits that are spread follow from how many trajectories run at once; without them that may change. A run that never had the key is the
+/// run that it was.
+fn spread(table: &toml::Table) -> Option<(String, String)> {
+    let key = "limits.spread_first_steps";
+    let value = |section: &str, key: &str| table.get(section)?.get(key);
+    let whole = |section: &str| value(section, "sessions_max").and_then(toml::Value::as_integer);
+    let is_on = value("limits", "spread_first_steps").and_then(toml::Value::as_bool) == Some(true);
+    let sessions = whole("env").min(whole("policy")).unwrap_or_default();
+    is_on.then(|| (key.to_owned(), format!("true with {sessions} trajectories at once (env.sessions_max)")))
 }
 
 /// A name for a worker that nobody named: role, machine's process and a random tail, so that a reborn one is another.
@@ -300,4 +324,33 @@ pub fn stop_on_signal() -> Result<CancellationToken, Failure> {
         }
     });
     Ok(stop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a resumed job says differs from the one that began, each as TOML.
+    fn differences(began: &str, now: &str) -> Vec<String> {
+        identity(now, "").ok().unwrap().differences(&identity(began, "").ok().unwrap())
+    }
+
+    #[test]
+    fn limits_that_are_spread_belong_to_a_job_and_sessions_then_do() {
+        let job = |spread: &str, env: u32, policy: u32| {
+            format!("[env]\nsessions_max = {env}\n[policy]\nsessions_max = {policy}\n[limits]\n{spread}")
+        };
+        let (off, on) = ("spread_first_steps = false", "spread_first_steps = true");
+        // A run of a release that did not know the key.
+        assert_eq!(differences(&job("", 8, 256), &job(off, 9, 256)), [""; 0]);
+        assert_eq!(differences(&job(on, 8, 256), &job(on, 8, 200)), [""; 0]);
+        for (began, now) in [
+            (job(off, 8, 256), job(on, 8, 256)),
+            (job(on, 8, 256), job(on, 9, 256)),
+            (job(on, 8, 256), job(off, 8, 256)),
+        ] {
+            let found = differences(&began, &now);
+            assert!(found.len() == 1 && found[0].starts_with("limits.spread_first_steps: "), "{found:?}");
+        }
+    }
 }

@@ -1,13 +1,16 @@
 //! The command line: reads a job file, checks it, starts services, looks at data sets.
 
+mod budget;
 mod commands;
 mod job;
 mod launch;
 mod output;
 mod progress;
 mod prove;
+mod recorded;
 mod replay;
 mod run_dir;
+mod sessions;
 mod tokens;
 
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
 //! The run directory: made once, never reused by accident.
 
 use std::fs;
-use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 
 use furrow_coordinator::RunLock;
 
@@ -33,12 +33,15 @@ const CONTENTS: &[&str] = &[
     ADDRESS,
 ];
 
+/// A job file has at most 1 MiB; with all defaults written out it is no ten times larger.
+const RESOLVED_BYTES_MAX: u64 = 16 << 20;
+
 /// Where the coordinator of the run listens, for programs beside it.
 const ADDRESS: &str = "coordinator.address";
 
 /// Writes down where the coordinator listens.
 pub fn write_address(dir: &Path, address: &str) -> Result<(), Failure> {
-    Ok(write_whole(&dir.join(ADDRESS), address)?)
+    write_whole(&dir.join(ADDRESS), address)
 }
 
 /// Where the coordinator of a run listens, or listened when it was last started.
@@ -54,9 +57,24 @@ pub fn address(dir: &Path) -> Result<String, Failure> {
     Ok(text.trim().chars().take(512).collect())
 }
 
-/// Takes the directory for a run, makes it ready and writes the resolved job into it.
+/// Reads the resolved job of a run; `None` where there is none.
 ///
-/// Nothing in it is changed before the lock is held: what is there may be a living run's.
+/// # Errors
+/// When it is no regular file, too large, or not UTF-8.
+pub fn job_text(dir: &Path) -> io::Result<Option<String>> {
+    match furrow_storage::read(&dir.join("job.toml"), RESOLVED_BYTES_MAX) {
+        Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(why) => Err(why),
+        Ok(bytes) => {
+            String::from_utf8(bytes).map(Some).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))
+        }
+    }
+}
+
+/// Takes the directory for a run, makes it ready and writes the resolved job into a new one.
+///
+/// Nothing in it is changed before the lock is held: what is there may be a living run's. The job of a run that is resumed is written
+/// by the coordinator, once nothing refuses the start.
 pub fn prepare(dir: &Path, begin: Begin, resolved_job: &str) -> Result<RunLock, Failure> {
     check(dir, begin)?;
     fs::create_dir_all(dir).map_err(|why| refused(dir, &format!("cannot be made: {why}")))?;
@@ -66,13 +84,16 @@ pub fn prepare(dir: &Path, begin: Begin, resolved_job: &str) -> Result<RunLock, 
     if begin == Begin::Clean {
         CONTENTS.iter().try_for_each(|name| remove(&dir.join(name)))?;
     }
-    write_whole(&dir.join("job.toml"), resolved_job)?;
+    if begin != Begin::Resume {
+        write_whole(&dir.join("job.toml"), resolved_job)?;
+    }
     Ok(lock)
 }
 
 /// Whether what lies in the directory is what this start expects.
 fn check(dir: &Path, begin: Begin) -> Result<(), Failure> {
-    let holds_run = dir.join("ledger.sqlite").exists();
+    // A link that leads nowhere is no absent ledger: opening it says so.
+    let holds_run = dir.join("ledger.sqlite").symlink_metadata().is_ok();
     match begin {
         Begin::Fresh if holds_run => Err(refused(
             dir,
@@ -113,11 +134,9 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Under a temporary name first, so that a reader never sees half a file.
-fn write_whole(path: &Path, text: &str) -> io::Result<()> {
-    let unfinished: PathBuf = path.with_extension("toml.tmp");
-    furrow_storage::create(&unfinished)?.write_all(text.as_bytes())?;
-    fs::rename(&unfinished, path)
+fn write_whole(path: &Path, text: &str) -> Result<(), Failure> {
+    furrow_storage::replace(path, text.as_bytes())
+        .map_err(|why| Failure::Input(vec![format!("cannot write {}: {why}", path.display())]))
 }
 
 #[cfg(test)]
@@ -170,7 +189,7 @@ mod tests {
         let (dir, users) = (temp.path().join("run"), temp.path().join("users"));
         fs::create_dir(&dir).unwrap();
         fs::write(&users, "root").unwrap();
-        for name in ["lock", "job.toml.tmp", "coordinator.toml.tmp"] {
+        for name in ["lock", "job.toml.tmp", "coordinator.address.tmp"] {
             let link = dir.join(name);
             std::os::unix::fs::symlink(&users, &link).unwrap();
             let outcome = prepare(&dir, Begin::Clean, "x = 1\n").and_then(|_lock| write_address(&dir, "a:1"));

@@ -15,6 +15,7 @@ mod otlp;
 mod pacing;
 mod planted;
 mod recompute;
+mod recorded;
 mod recovery;
 mod released;
 mod remote;

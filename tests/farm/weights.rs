@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::farm::{FURROW, Farm, Ground, Role, air_tasks, pause};
 
-const GROUPS: u32 = 6;
+const GROUPS: u32 = 8;
 const GROUP_SIZE: u32 = 2;
 
 /// A `furrow publish` of a directory under a name, or of an earlier version.
@@ -45,7 +45,7 @@ fn versions_only_grow_whatever_is_killed() {
     }
     let [checkpoint, first, second] = paths;
     let [first, second] = [&first, &second].map(|path| path.to_str().unwrap());
-    // Two trajectories a version: the run cannot end before version 5 is in use.
+    // Two trajectories a version, from version 0 on: 16 are not there before version 7, so the run cannot end while anything is killed.
     let job = format!(
         "{tasks}\
          [policy]\nkind = \"model\"\ncheckpoint = {checkpoint:?}\n[policy.engine]\ncontext_tokens_max = 8192\n\
@@ -107,6 +107,7 @@ fn versions_only_grow_whatever_is_killed() {
     farm.kill(Role::Policy);
     farm.start(Role::Coordinator);
     farm.start(Role::Policy);
+    assert_eq!(published(&farm, publishing(&farm, &[first, "--id", "last"]))["version"], 7);
     farm.finish(Duration::from_secs(240));
 
     let told = farm.check(GROUPS, GROUP_SIZE).unwrap_or_else(|breaches| panic!("{breaches}"));
@@ -269,8 +270,8 @@ import pyarrow.parquet as parquet
 run = sys.argv[1]
 ledger = sqlite3.connect(run + "/ledger.sqlite")
 weights = ledger.execute("SELECT version, state, publication_id FROM weights ORDER BY version").fetchall()
-assert [row[0] for row in weights] == [1, 2, 3, 4, 5, 6], weights
-assert [row[1] for row in weights] == ["taken"] * 4 + ["refused", "taken"], weights
+assert [row[0] for row in weights] == [1, 2, 3, 4, 5, 6, 7], weights
+assert [row[1] for row in weights] == ["taken"] * 4 + ["refused", "taken", "taken"], weights
 began = ledger.execute("SELECT trajectory_id, policy_version FROM trajectories ORDER BY token").fetchall()
 versions = [version for _, version in began]
 assert versions == sorted(versions), f"a trajectory began on older weights than one before it: {versions}"

@@ -1,4 +1,5 @@
-//! Which policy worker a trajectory goes to, and whether another one may start at all. Plain functions of what is known.
+//! Which policy worker a trajectory goes to, whether another one may start at all, and how many steps the first ones may take. Plain functions of
+//! what is known.
 
 use std::collections::BTreeMap;
 
@@ -35,6 +36,30 @@ pub struct Pacing {
     pub trajectories_per_version: u64,
     /// Versions a trajectory may be behind when it ends.
     pub max_off_policy_versions: u64,
+}
+
+/// Step limits of a job's first trajectories, for a measurement: spread evenly over all lengths, so that trajectories that begin at once are of even
+/// ages from then on, as they would be after hours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FirstSteps {
+    /// Trajectories at once.
+    pub sessions: u32,
+}
+
+impl FirstSteps {
+    /// The limit of slot `sample_index` of group `group`, whose groups have `slots` of them, where the task's own is `max_steps`.
+    ///
+    /// The first `sessions` slots of the job get ceil((n + 1) x `max_steps` / `sessions`) steps, n from 0: 1 to `max_steps`, each length as often as
+    /// the next to within one. A slot that is tried again has the limit that it had, for any worker and after any number of starts: nothing but its
+    /// place in the job decides.
+    pub fn limit(self, group: u64, slots: u32, sample_index: u32, max_steps: u32) -> u32 {
+        let nth = u128::from(group) * u128::from(slots) + u128::from(sample_index) + 1;
+        let sessions = u128::from(self.sessions);
+        if nth >= sessions {
+            return max_steps;
+        }
+        (nth * u128::from(max_steps)).div_ceil(sessions) as u32
+    }
 }
 
 impl Pacing {
@@ -157,6 +182,32 @@ mod tests {
                 "{accepted} + {running} at {version:?} with {per} a version, {behind} behind"
             );
         }
+    }
+
+    #[test]
+    fn the_first_limits_are_spread_evenly_and_the_rest_is_whole() {
+        let limits = |sessions: u32, slots: u32, max_steps: u32, count: u32| -> Vec<u32> {
+            let first = FirstSteps { sessions };
+            let limit = |nth: u32| first.limit(u64::from(nth / slots), slots, nth % slots, max_steps);
+            (0..count).map(limit).collect()
+        };
+        assert_eq!(limits(5, 1, 10, 7), [2, 4, 6, 8, 10, 10, 10]);
+        assert_eq!(limits(4, 4, 30, 6), [8, 15, 23, 30, 30, 30]);
+        assert_eq!(limits(6, 2, 3, 8), [1, 1, 2, 2, 3, 3, 3, 3]);
+        assert_eq!(limits(1, 1, 30, 3), [30, 30, 30]);
+        assert_eq!(limits(8, 3, 1, 9), [1; 9]);
+        // 100 sessions and 30 steps: each length 3 or 4 times, in groups of any size.
+        for slots in [1, 4, 7] {
+            let all = limits(100, slots, 30, 140);
+            for length in 1..30 {
+                let count = all.iter().filter(|limit| **limit == length).count();
+                assert!((3..=4).contains(&count), "{count} of {length} steps");
+            }
+            assert!(all.iter().all(|limit| (1..=30).contains(limit)) && all[100..] == [30; 40]);
+        }
+        let last = FirstSteps { sessions: u32::MAX };
+        assert_eq!(last.limit(0, 1, 0, u32::MAX), 1);
+        assert_eq!(last.limit(u64::MAX, u32::MAX, u32::MAX, u32::MAX), u32::MAX);
     }
 
     /// Workers as `name:kind:taken/max`, separated by spaces; the home as `name:kind`.

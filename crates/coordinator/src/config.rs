@@ -62,6 +62,9 @@ pub struct LimitsFile {
     pub trajectories_per_version: Option<u64>,
     /// Versions a trajectory may be behind when it ends.
     pub max_off_policy_versions: u64,
+    /// For measurements: the first trajectories, as many as run at once, get step limits spread evenly over 1 to the task's own, so that ages are even
+    /// from the start. They end as `max_steps` before their tasks could be done: not for a job that a trainer learns from.
+    pub spread_first_steps: bool,
 }
 
 /// Checked settings; only [`LimitsFile::check`] makes one.
@@ -76,6 +79,7 @@ pub struct LimitsConfig {
     pub(crate) spool: SpoolLimits,
     pub(crate) ledger: LedgerLimits,
     pub(crate) call_deadline: Duration,
+    pub(crate) spread_first_steps: bool,
 }
 
 impl Default for LimitsFile {
@@ -107,6 +111,7 @@ impl Default for LimitsFile {
             call_millis: 10_000,
             trajectories_per_version: None,
             max_off_policy_versions: 2,
+            spread_first_steps: false,
         }
     }
 }
@@ -148,6 +153,13 @@ impl LimitsFile {
         .into_iter()
         .flatten()
         .collect();
+        if self.spread_first_steps && self.trajectories_per_version.is_some() {
+            problems.push(
+                "limits.spread_first_steps: true, and limits.trajectories_per_version says that a trainer learns from this job; its first trajectories \
+                 would be cut short, so leave one of the two out"
+                    .into(),
+            );
+        }
         if !(0.0..=1.0).contains(&self.failure_budget) {
             problems.push(format!(
                 "limits.failure_budget: {} is no share; use 0 to 1, where 1 never stops the job",
@@ -199,6 +211,7 @@ impl LimitsFile {
                 full_patience: Duration::from_millis(self.disk_full_millis),
             },
             call_deadline: Duration::from_millis(self.call_millis),
+            spread_first_steps: self.spread_first_steps,
         }
     }
 }
@@ -207,6 +220,16 @@ impl LimitsConfig {
     /// Trajectories scored at the same time.
     pub fn scorers_max(&self) -> usize {
         self.scorers_max
+    }
+
+    /// Most bytes of steps and endings that wait for the spool.
+    pub fn spool_queue_bytes_max(&self) -> u64 {
+        self.spool.queued_bytes_max as u64
+    }
+
+    /// Whether the step limits of the first trajectories are spread.
+    pub fn spreads_first_steps(&self) -> bool {
+        self.spread_first_steps
     }
 
     /// How often a worker says that it is there.
@@ -243,6 +266,11 @@ mod tests {
         check(|file| file.lease_millis = 5_999, &["limits.lease_millis"]);
         check(|file| file.backlog_max = 0, &["limits.backlog_max"]);
         check(|file| file.trajectories_per_version = Some(0), &["limits.trajectories_per_version"]);
+        check(|file| file.spread_first_steps = true, &[]);
+        check(
+            |file| (file.spread_first_steps, file.trajectories_per_version) = (true, Some(64)),
+            &["limits.spread_first_steps"],
+        );
         check(
             |file| (file.calls_max, file.scorers_max) = (0, 0),
             &["limits.scorers_max", "limits.calls_max"],

@@ -302,6 +302,8 @@ pub enum Effect {
         trajectory: Id<Trajectory>,
         /// Its task and seed.
         draw: Arc<Draw>,
+        /// Its slot in the group.
+        sample_index: u32,
     },
     /// An ended trajectory's rows go to the data set; [`Event::Published`] comes back.
     Publish(Box<Outgoing>),

@@ -11,6 +11,7 @@ use furrow_tasks::{EvalConfig, TaskSet, TasksConfig};
 use furrow_telemetry::{SpoolRecovered, TimeSource};
 use tokio::task::JoinError;
 
+use crate::assign::FirstSteps;
 use crate::config::LimitsConfig;
 use crate::core::Spooled;
 use crate::crash;
@@ -52,6 +53,8 @@ pub struct Job {
     pub judge: Option<JudgeConfig>,
     /// `[limits]`.
     pub limits: LimitsConfig,
+    /// Trajectories at once.
+    pub sessions: u32,
     /// `[records]`.
     pub records: RecordsConfig,
 }
@@ -136,6 +139,7 @@ impl Coordinator {
         let opened = Spool::open(job.run_dir.join("spool"), job.limits.spool);
         let (spool, found) = opened.map_err(CoordinatorError::Spool)?;
         tell_recovered(&found);
+        let resolved = job.job_toml.clone();
         let settings = PublishSettings {
             run_dir: job.run_dir.clone(),
             data_dir: job.run_dir.join("data"),
@@ -145,8 +149,15 @@ impl Coordinator {
         };
         let recovered = Publisher::recover(settings, ledger, job.limits.ledger, spool.clone(), found);
         let recovered = recovered.map_err(CoordinatorError::Publish)?;
-        let plan = JobPlan::new(job.tasks, &job.tasks_config, job.session).evaluated(job.eval);
+        let first_steps = job.limits.spread_first_steps.then_some(FirstSteps { sessions: job.sessions });
+        let plan = JobPlan::new(job.tasks, &job.tasks_config, job.session);
+        let plan = plan.evaluated(job.eval).spread(first_steps);
         plan.check(&recovered.snapshot).map_err(CoordinatorError::UnknownTask)?;
+        if job.resume {
+            let path = job.run_dir.join("job.toml");
+            furrow_storage::replace(&path, resolved.as_bytes())
+                .map_err(|error| CoordinatorError::RunDir(DurableError::on("write", &path)(error)))?;
+        }
         Ok(Self {
             spooled: take_stock(&spool, &recovered)?,
             run_id: job.run_id,

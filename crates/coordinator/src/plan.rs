@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use furrow_rollout::{Assignment, SessionSpec, Task};
 use furrow_tasks::{EvalConfig, Measured, Sampler, TaskSet, TaskSpec, TasksConfig};
 
+use crate::assign::FirstSteps;
 use crate::core::{Drawn, Grant, Plan, Schedule, Tallies};
 use crate::ledger::{Draw, Snapshot};
 
@@ -18,6 +19,7 @@ pub struct JobPlan {
     session: SessionSpec,
     places: Places,
     eval: Option<EvalPlan>,
+    first_steps: Option<FirstSteps>,
 }
 
 /// Where a task stands in its set, by suite and task id.
@@ -52,7 +54,7 @@ impl JobPlan {
         let sampler = Sampler::new(&set, config);
         let places = places(&set);
         let TasksConfig { group_size, group_spares, .. } = *config;
-        Self { set, sampler, group_size, group_spares, session, places, eval: None }
+        Self { set, sampler, group_size, group_spares, session, places, eval: None, first_steps: None }
     }
 
     /// The same with evaluations.
@@ -70,9 +72,23 @@ impl JobPlan {
         Self { eval: eval.map(plan), ..self }
     }
 
-    /// The task of a group, drawn.
-    pub fn task(&self, draw: &Draw) -> Result<Task, UnknownTask> {
-        Ok(self.spec(draw)?.drawn(draw.seed))
+    /// The same with step limits of the first trajectories spread.
+    pub fn spread(self, first_steps: Option<FirstSteps>) -> Self {
+        Self { first_steps, ..self }
+    }
+
+    /// The task of a group, drawn, as slot `sample_index` has it.
+    pub fn task(&self, draw: &Draw, sample_index: u32) -> Result<Task, UnknownTask> {
+        let mut task = self.spec(draw)?.drawn(draw.seed);
+        task.max_steps = self.max_steps(draw, sample_index)?;
+        Ok(task)
+    }
+
+    /// Steps that a trajectory may take.
+    pub fn max_steps(&self, draw: &Draw, sample_index: u32) -> Result<u32, UnknownTask> {
+        let max_steps = self.spec(draw)?.task.max_steps;
+        let first = self.first_steps.filter(|_| draw.problem.is_none());
+        Ok(first.map_or(max_steps, |first| first.limit(draw.index, draw.group_size, sample_index, max_steps)))
     }
 
     /// Whether every group of a resumed run is about a task of this job.
@@ -83,7 +99,7 @@ impl JobPlan {
     /// What an environment worker is told of a grant.
     pub fn assignment(&self, grant: Grant) -> Result<Assignment, UnknownTask> {
         Ok(Assignment {
-            task: self.task(&grant.draw)?,
+            task: self.task(&grant.draw, grant.of.sample_index)?,
             ancestry: grant.of,
             token: grant.token,
             lease_millis: grant.lease_millis,

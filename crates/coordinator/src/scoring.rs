@@ -35,11 +35,11 @@ pub(crate) struct Scorers {
 
 impl Scorers {
     /// Begins to score; [`Event::Judged`] comes to the desk. As many wait here as `limits.backlog_max` lets finish.
-    pub fn score(&self, trajectory: Id<Trajectory>, draw: Arc<Draw>) {
+    pub fn score(&self, trajectory: Id<Trajectory>, draw: Arc<Draw>, sample_index: u32) {
         let scorers = self.clone();
         self.tracker.spawn(async move {
             let Ok(place) = scorers.places.clone().acquire_owned().await else { return };
-            let verdict = scorers.judge(trajectory.clone(), draw, place).await;
+            let verdict = scorers.judge(trajectory.clone(), (draw, sample_index), place).await;
             if let Err(why) = &verdict {
                 tracing::warn!(trajectory_id = %trajectory, why, "no verdict");
             }
@@ -52,14 +52,14 @@ impl Scorers {
     async fn judge(
         &self,
         trajectory: Id<Trajectory>,
-        draw: Arc<Draw>,
+        (draw, sample_index): (Arc<Draw>, u32),
         place: OwnedSemaphorePermit,
     ) -> Result<Verdict, String> {
         let deadline = self.deadline_of(&draw);
         let (plan, spool, judge) = (self.plan.clone(), self.spool.clone(), self.judge.clone());
         let judging = tokio::task::spawn_blocking(move || {
             let _place = place; // a scorer that hangs keeps its place: hung ones cannot pile up
-            judged(&plan, &spool, judge.as_ref(), &trajectory, &draw)
+            judged(&plan, &spool, judge.as_ref(), &trajectory, (&draw, sample_index))
         });
         match timeout(deadline, judging).await {
             Ok(Ok(verdict)) => verdict,
@@ -80,14 +80,15 @@ fn judged(
     spool: &Spool,
     judge: Option<&Judge>,
     trajectory: &Id<Trajectory>,
-    draw: &Draw,
+    (draw, sample_index): (&Draw, u32),
 ) -> Result<Verdict, String> {
     let began = Instant::now();
+    let max_steps = plan.max_steps(draw, sample_index).map_err(|error| error.to_string())?;
     let spec = plan.spec(draw).map_err(|error| error.to_string())?;
     let wanted = judge.map_or(0, |judge| spec.scorer.screenshots(judge.habits()));
     let (ending, earlier) = spooled(spool, trajectory, wanted)?;
     let evidence = ending.evidence.unwrap_or_default();
-    let facts = Facts { end: ending.end, steps: ending.steps, max_steps: spec.task.max_steps };
+    let facts = Facts { end: ending.end, steps: ending.steps, max_steps };
     let finished = Finished { evidence: &evidence, facts: &facts, goal: &ending.goal, earlier: &earlier };
     let sitting = judge.map(Judge::sit);
     let asked = sitting.as_ref().map(|sitting| sitting as &dyn furrow_tasks::Judge);

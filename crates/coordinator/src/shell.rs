@@ -266,9 +266,9 @@ impl Performer {
     async fn perform(&mut self, deed: Deed) -> Result<(), CoordinatorError> {
         match deed {
             Deed::Answer(answer, caller) => self.answer(answer, caller),
-            Deed::Effect(Effect::Score { trajectory, draw }) => {
+            Deed::Effect(Effect::Score { trajectory, draw, sample_index }) => {
                 crash::point("coordinator.before_score");
-                self.scorers.score(trajectory, draw);
+                self.scorers.score(trajectory, draw, sample_index);
             }
             Deed::Effect(Effect::Publish(outgoing)) => {
                 crash::point("coordinator.before_publish");
@@ -308,8 +308,8 @@ fn facts(plan: &JobPlan, outgoing: Outgoing) -> Result<TrajectoryFacts, UnknownT
     let Outgoing { of, start, ended, verdict, draw } = outgoing;
     let cost_usd = verdict.as_ref().and_then(|verdict| furrow_tasks::judge_cost_usd(&verdict.score));
     Ok(TrajectoryFacts {
+        task: plan.task(&draw, of.sample_index)?,
         ancestry: of,
-        task: plan.task(&draw)?,
         task_json: draw.task_json.clone(),
         policy_kind: start.policy.kind,
         hashes: start.policy.hashes,

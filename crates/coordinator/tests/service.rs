@@ -68,11 +68,17 @@ impl Farm {
 
     /// One assignment, in as many requests as it takes.
     async fn lease_one(&mut self) -> Lent {
+        self.lease_limited().await.0
+    }
+
+    /// The same with its step limit.
+    async fn lease_limited(&mut self) -> (Lent, u32) {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         loop {
             assert!(tokio::time::Instant::now() < deadline, "nothing is lent");
             if let Some(assignment) = self.lease(1).await.assignments.pop() {
-                return Lent::new(assignment);
+                let limit = assignment.task.as_ref().unwrap().max_steps;
+                return (Lent::new(assignment), limit);
             }
         }
     }
@@ -373,6 +379,53 @@ async fn a_stopped_job_goes_on_where_it_was() {
     let summary = farm.end().await.unwrap();
     assert_eq!((summary.over, summary.progress.scored), (Over::Complete, 4));
     assert!(verify(&dir.path().join("run")).unwrap().is_sound());
+}
+
+#[tokio::test]
+async fn the_first_limits_are_spread_and_a_resumed_job_goes_on_with_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = || LimitsFile { spread_first_steps: true, ..Setup::default().limits };
+    let setup = || Setup { groups: 5, group_size: 2, limits: limits(), ..Setup::default() };
+    let slot = |id: &str| id.rsplit_once("-a").unwrap().0.to_owned();
+    let mut given = std::collections::BTreeMap::new();
+    let mut farm = Farm::open(setup(), dir.path()).await.unwrap();
+    farm.register().await;
+    // Six at once of tasks with 30 steps. The first is tried again under another token: it has the limit that it had.
+    let (first, second, third) =
+        (farm.lease_limited().await, farm.lease_limited().await, farm.lease_limited().await);
+    assert_eq!([first.1, second.1, third.1], [5, 10, 15]);
+    farm.finish(first.0.ending(0, End::BrowserDead, None)).await.unwrap();
+    given.insert(slot(&first.0.trajectory_id), first.1);
+    farm.act(&second.0, 10, "42").await;
+    given.insert(slot(&second.0.trajectory_id), second.1);
+    // The third is under way when the coordinator stops.
+    farm.record(third.0.step(0)).await.unwrap();
+    farm.stop().await.unwrap();
+
+    let mut farm = Farm::open(Setup { resume: true, ..setup() }, dir.path()).await.unwrap();
+    farm.register().await;
+    for _ in 0..9 {
+        let (lent, limit) = farm.lease_limited().await;
+        let known = given.insert(slot(&lent.trajectory_id), limit);
+        assert!(known.is_none_or(|known| known == limit), "{} has {limit} now", lent.trajectory_id);
+        for step in 0..2 {
+            farm.record(lent.step(step)).await.unwrap();
+        }
+        farm.finish(lent.ending(2, End::MaxSteps, Some("no"))).await.unwrap();
+    }
+    assert_eq!(farm.end().await.unwrap().over, Over::Complete);
+    assert_eq!(given.values().copied().collect::<Vec<_>>(), [5, 10, 15, 20, 25, 30, 30, 30, 30, 30]);
+
+    // The records say which limit each had; all of them verify.
+    let run = dir.path().join("run");
+    assert!(verify(&run).unwrap().is_sound());
+    let mut rows = 0;
+    for row in DataSet::open(&run).unwrap().trajectories() {
+        let row = row.unwrap();
+        assert_eq!(row.task.max_steps, given[&slot(row.ancestry.trajectory_id.as_str())]);
+        rows += 1;
+    }
+    assert_eq!(rows, 12, "ten slots, two of them tried twice");
 }
 
 #[tokio::test]

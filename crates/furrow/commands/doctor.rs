@@ -17,6 +17,15 @@ pub struct DoctorArgs {
     /// Browser to try instead of the one that would be found
     #[arg(long, env = "FURROW_BROWSER")]
     browser: Option<PathBuf>,
+    /// Folder that the browser's process searches for shared libraries, as env.browser_libraries; several may be given
+    #[arg(long, value_name = "DIR")]
+    browser_libraries: Vec<PathBuf>,
+    /// Fontconfig file for the browser's process, as env.browser_fonts
+    #[arg(long, value_name = "FILE")]
+    browser_fonts: Option<PathBuf>,
+    /// Try the browser without its own sandbox, as env.sandbox = false
+    #[arg(long)]
+    no_sandbox: bool,
     /// List what starts of this run put aside in its lost+found, instead of looking at the machine
     #[arg(long, value_name = "DIR", conflicts_with = "browser")]
     run: Option<PathBuf>,
@@ -42,7 +51,7 @@ pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
     }
     let [browser, limits] = browser(args)?;
     let findings =
-        vec![browser, limits, setpriv(), shared_memory(), fonts(), memory(), temporary_folder(), gpu()];
+        vec![browser, limits, setpriv(), shared_memory(), fonts(args), memory(), temporary_folder(), gpu()];
     if args.json {
         output::json(&findings)?;
     } else {
@@ -79,11 +88,9 @@ fn lost_and_found(run: &Path, as_json: bool) -> Result<(), Failure> {
     for PutAside { from, kept_as, why, copied_bytes } in &found {
         let how = copied_bytes
             .map_or_else(|| "moved".to_owned(), |bytes| format!("copied, {}", output::bytes(bytes)));
-        output::line(format!(
-            "  {}  ({how})\n      was {}: {why}",
-            run.join(kept_as).display(),
-            from.display()
-        ));
+        // A name may hold a line break or a terminal's control characters: they are printed as escapes.
+        let shown = |path: &Path| path.to_string_lossy().escape_debug().to_string();
+        output::line(format!("  {}  ({how})\n      was {}: {why}", shown(&run.join(kept_as)), shown(from)));
     }
     Ok(())
 }
@@ -102,9 +109,17 @@ fn gpu() -> Finding {
 
 /// Starts the browser as a farm would, with its self-test: page, dialog, crash, screenshot. Then whether it can be held to its limits.
 fn browser(args: &DoctorArgs) -> Result<[Finding; 2], Failure> {
-    let file = EnvFile { browser: args.browser.clone(), ..EnvFile::default() };
+    let file = EnvFile {
+        browser: args.browser.clone(),
+        browser_libraries: args.browser_libraries.clone(),
+        browser_fonts: args.browser_fonts.clone(),
+        sandbox: !args.no_sandbox,
+        ..EnvFile::default()
+    };
     let most = file.browser_memory_bytes_max;
-    let config = file.check(Path::new(".")).map_err(Failure::Input)?;
+    // A browser is started in /, so a relative path would be another one there.
+    let here = std::env::current_dir().map_err(anyhow::Error::from)?;
+    let config = file.check(&here).map_err(Failure::Input)?;
     let sites = std::sync::Arc::new(Sites::open(&[], config.sites)?);
     let started = launch::runtime()?.block_on(async {
         let pool = Chromium::start(config.browser, sites, config.egress).await?;
@@ -117,7 +132,7 @@ fn browser(args: &DoctorArgs) -> Result<[Finding; 2], Failure> {
     let browser = match started {
         Ok(health) => Finding {
             what: "browser",
-            fit: health.sandbox,
+            fit: health.sandbox || args.no_sandbox,
             found: format!(
                 "{}, self-test passed in {} ms, sandbox {}",
                 health.product,
@@ -168,7 +183,11 @@ fn shared_memory() -> Finding {
     Finding { what: "/dev/shm", fit, found, remedy: Some("mount a tmpfs on /dev/shm") }
 }
 
-fn fonts() -> Finding {
+fn fonts(args: &DoctorArgs) -> Finding {
+    if let Some(file) = &args.browser_fonts {
+        let found = format!("those of {}", file.display());
+        return Finding { what: "fonts", fit: file.is_file(), found, remedy: Some("name a fontconfig file") };
+    }
     let folders = ["/usr/share/fonts", "/usr/local/share/fonts"];
     let count: usize = folders.iter().map(|folder| count_files(Path::new(folder), 4)).sum();
     Finding {

@@ -1,6 +1,6 @@
-//! `furrow plan`: what a model takes on a device, how many sessions fit, and the floor of a rollout, before a machine is rented; what a job's arena takes.
+//! `furrow plan`: what a model takes on a device, how many sessions fit, and the floor of a rollout, before a machine is rented; what a job takes of a machine.
 
-mod arena;
+mod job;
 pub mod simulate;
 
 use std::path::PathBuf;
@@ -8,11 +8,13 @@ use std::path::PathBuf;
 use clap::Args;
 use furrow_model::config::Config;
 use furrow_model::floor::{Device, Keep, Mix, Rollout, Transformer, Work};
+use furrow_rollout::ContextPolicy;
 use serde_json::{Value, json};
 
-use self::arena::ArenaArgs;
+use self::job::JobPlanArgs;
 use self::simulate::SimulateArgs;
-use crate::{Failure, job, output};
+use crate::recorded::Recorded;
+use crate::{Failure, output};
 use furrow_model::checkpoint::chain;
 
 /// A model, a device, a rollout.
@@ -24,23 +26,26 @@ pub struct PlanArgs {
     /// Device: h200, h100, b200, a100, l40s
     #[arg(long, default_value = "h200")]
     gpu: String,
-    /// Sessions at once
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    sessions: u32,
-    /// Steps of a trajectory
-    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    steps: u32,
-    /// Tokens generated a step
-    #[arg(long, default_value_t = 150, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    generated: u32,
-    /// Pixels of a screenshot, such as 1280x720
-    #[arg(long, default_value = "1280x720", value_parser = size)]
-    screenshot: (usize, usize),
-    /// Seconds that the page takes for a step
-    #[arg(long, default_value_t = 2.0, value_parser = page_seconds)]
-    page_seconds: f64,
+    /// Sessions at once [default: as many as the job or the recorded run has, else 100]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    sessions: Option<u32>,
+    /// Steps of a trajectory [default: the most that a task of the job has, else 30]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    steps: Option<u32>,
+    /// Tokens generated a step [default: policy.sampling.max_tokens of the job, else 150]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    generated: Option<u32>,
+    /// Pixels of a screenshot, such as 1280x720 [default: the largest page of the job's tasks, else 1280x720]
+    #[arg(long, value_parser = size)]
+    screenshot: Option<(usize, usize)>,
+    /// Seconds that the page takes for a step [default: 2]
+    #[arg(long, value_parser = page_seconds)]
+    page_seconds: Option<f64>,
+    /// Take steps, tokens, tiles and page time from the finished trajectories of this run directory
+    #[arg(long, value_name = "RUN_DIR", conflicts_with_all = ["steps", "generated", "screenshot", "page_seconds"])]
+    recorded: Option<PathBuf>,
     #[command(flatten)]
-    arena: ArenaArgs,
+    of_job: JobPlanArgs,
     #[command(flatten)]
     simulated: SimulateArgs,
     /// Print JSON
@@ -63,21 +68,34 @@ const KEEPS: [(Keep, &str); 3] = [
 
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<(), Failure> {
-    let device = job::gpu("--gpu", &args.gpu).map_err(Failure::Input)?;
-    let of_job = args.arena.model()?;
-    let checkpoint = of_job.as_ref().map(|model| &model.checkpoint).or(args.checkpoint.as_ref());
-    let (name, config) = model(checkpoint)?;
-    let planned = of_job.map(|model| args.arena.planned(&model, device)).transpose()?.flatten();
+    let device = crate::job::gpu("--gpu", &args.gpu).map_err(Failure::Input)?;
+    let recorded = args.recorded.as_deref().map(Recorded::read).transpose()?;
+    let planned = args.of_job.read()?;
+    let of_job = planned.as_ref().and_then(|planned| planned.model()).map(|model| &model.checkpoint);
+    let (name, config) = model(of_job.or(args.checkpoint.as_ref()))?;
+    let mut mix = args.mix(planned.as_ref(), recorded.as_ref());
+    if let Some(recorded) = &recorded {
+        mix.page_seconds = recorded.workload.page_seconds;
+    }
+    let budget = planned
+        .map(|planned| args.of_job.budget(&planned, (&config, &mix), recorded.as_ref(), device))
+        .transpose()?;
+    let floors =
+        recorded.as_ref().map(|recorded| RecordedFloors::of(recorded, &config, device, mix.sessions));
     let transformer =
         Candidate { name: Transformer::HOLO2_8B.name.into(), work: Box::new(Transformer::HOLO2_8B) };
-    let mix = args.mix();
-    let simulated = args.simulated.run(&config, device, &mix)?;
+    let simulated = args.simulated.run(&config, device, &mix, recorded.as_ref())?;
     let candidates = [Candidate { name, work: Box::new(config) }, transformer];
     if args.json {
         let models: Vec<Value> = candidates.iter().map(|candidate| candidate.value(device, &mix)).collect();
         let mut told = json!({ "gpu": device.name, "figures_from": device.source, "models": models });
-        if let Some(planned) = planned {
-            told["arena"] = planned.value();
+        if let Some((recorded, floors)) = recorded.as_ref().zip(floors.as_ref()) {
+            told["recorded"] = recorded.value();
+            told["recorded"]["floors"] = floors.value();
+        }
+        if let Some((budget, of)) = &budget {
+            told["budget"] = budget.value();
+            told["budget"]["of"] = json!(of);
         }
         if !simulated.is_empty() {
             told["simulated"] = simulate::value(&simulated);
@@ -92,17 +110,23 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
         output::bytes(device.memory as u64),
         device.source
     ));
-    output::line(format!(
-        "{} sessions of {} steps, {} tokens a step, screenshots {}x{}, pages take {} s a step",
-        args.sessions, args.steps, args.generated, args.screenshot.0, args.screenshot.1, args.page_seconds
-    ));
-    for candidate in &candidates {
-        candidate.tell(device, &mix);
+    if recorded.is_none() {
+        output::line(format!(
+            "{} sessions of {} steps, {} tokens a step, screenshots {}x{}, pages take {} s a step",
+            mix.sessions, mix.steps, mix.generated, mix.screenshot.0, mix.screenshot.1, mix.page_seconds
+        ));
+        for candidate in &candidates {
+            candidate.tell(device, &mix);
+        }
     }
-    if let Some(planned) = planned {
-        planned.tell();
+    if let Some((recorded, floors)) = recorded.as_ref().zip(floors.as_ref()) {
+        recorded.tell();
+        floors.tell(mix.sessions);
     }
     args.simulated.tell(&simulated);
+    if let Some((budget, of)) = &budget {
+        budget.show(of);
+    }
     output::line(
         "\nFloors: bytes and operations at the device's own rates, no launch, no wait. Expect 60 % of them.",
     );
@@ -110,15 +134,67 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
 }
 
 impl PlanArgs {
-    fn mix(&self) -> Mix {
+    /// What is asked for, over what the job says, over what is usual.
+    fn mix(&self, planned: Option<&job::PlannedJob>, recorded: Option<&Recorded>) -> Mix {
+        let base = Mix::default();
+        let of_run = recorded.and_then(|recorded| recorded.sessions).filter(|_| planned.is_none());
+        let base = Mix { sessions: of_run.map_or(base.sessions, |sessions| sessions as usize), ..base };
+        let base = planned.map_or(base, |planned| planned.mix(base));
+        let over = |given: Option<u32>, own: usize| given.map_or(own, |given| given as usize);
         Mix {
-            steps: self.steps as usize,
-            screenshot: self.screenshot,
-            generated: self.generated as usize,
-            page_seconds: self.page_seconds,
-            sessions: self.sessions as usize,
-            ..Mix::default()
+            steps: over(self.steps, base.steps),
+            screenshot: self.screenshot.unwrap_or(base.screenshot),
+            generated: over(self.generated, base.generated),
+            page_seconds: self.page_seconds.unwrap_or(base.page_seconds),
+            sessions: over(self.sessions, base.sessions),
+            ..base
         }
+    }
+}
+
+/// The floors of recorded trajectories: of one thing after another, and of two streams.
+struct RecordedFloors {
+    one: Rollout,
+    two: Rollout,
+}
+
+impl RecordedFloors {
+    fn of(recorded: &Recorded, config: &Config, device: &Device, sessions: usize) -> Self {
+        let keep = if recorded.keep == ContextPolicy::LastImage { Keep::LastImage } else { Keep::Append };
+        let work = &recorded.workload;
+        Self {
+            one: Rollout::floor_of(config, device, work, sessions, keep),
+            two: Rollout::floor_beside_of(config, device, work, sessions, keep),
+        }
+    }
+
+    fn tell(&self, sessions: usize) {
+        let row = |name: &str, floor: &Rollout| {
+            vec![
+                format!("  {name}"),
+                format!("{:.2}", floor.steps_per_second),
+                format!("{:.0}", floor.trajectories_per_hour),
+                format!("{:.0}", floor.session_bound_per_hour),
+                format!("{:.0}", floor.context_max),
+                floor.sessions_that_fit.to_string(),
+            ]
+        };
+        output::line(format!("Floors of {sessions} such sessions"));
+        let header = ["", "steps/s", "trajectories/h", "page-bound", "longest", "sessions fit"];
+        let rows =
+            [row("one thing after another", &self.one), row("the tower on a stream of its own", &self.two)];
+        output::table(&header, &rows);
+    }
+
+    fn value(&self) -> Value {
+        let floor = |floor: &Rollout| {
+            json!({
+                "steps_per_second": floor.steps_per_second, "trajectories_per_hour": floor.trajectories_per_hour,
+                "page_bound_per_hour": floor.session_bound_per_hour, "context_max": floor.context_max, "context_mean": floor.context_mean,
+                "sessions_that_fit": floor.sessions_that_fit,
+            })
+        };
+        json!({ "one_after_another": floor(&self.one), "two_streams": floor(&self.two) })
     }
 }
 

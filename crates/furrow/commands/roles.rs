@@ -10,6 +10,7 @@ use furrow_wire::Tcp;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::budget::{self, Roles};
 use crate::commands::run::{BeginArgs, scored_something};
 use crate::launch::{self, AirArgs, Launch};
 use crate::run_dir::{self, Begin};
@@ -118,6 +119,7 @@ pub fn env(args: &WorkerArgs) -> Result<(), Failure> {
 /// Runs a policy worker until the run is over or it is told to stop.
 pub fn policy(args: &PolicyArgs) -> Result<(), Failure> {
     let launch = Launch::read(&args.job)?.with_policy_key()?;
+    budget::check(&launch, Roles::Policy)?;
     launch::runtime()?.block_on(async {
         launch::logs(&launch.job.run_dir, Role::Policy, &launch.job.telemetry)?;
         let config = launch.job.policy.clone();

@@ -16,6 +16,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::budget::{self, Roles};
 use crate::commands::view;
 use crate::job::Job;
 use crate::launch::{self, AirArgs, Launch};
@@ -65,6 +66,7 @@ impl BeginArgs {
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<(), Failure> {
     let launch = Launch::read(&args.job)?.with_key()?.with_policy_key()?;
+    budget::check(&launch, Roles::All)?;
     let begin = args.begin.begin();
     let dir = launch.job.run_dir.clone();
     launch::runtime()?.block_on(async {

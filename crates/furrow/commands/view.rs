@@ -1,6 +1,6 @@
 //! `furrow view` and `furrow dashboard`: pages over a data set, finished or growing, and over the run that fills it.
 
-mod planned;
+pub mod planned;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use furrow_records::DataSet;
 use furrow_telemetry::{Level, Logs};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Failure, launch, output};
+use crate::{Failure, launch, output, run_dir};
 
 /// Which data set, and who may look.
 #[derive(Debug, Args)]
@@ -139,17 +139,17 @@ pub fn subject(dir: &Path, usd_per_device_hour: Option<f64>) -> Subject {
     let absolute = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     // The `data` folder of a run: job and hours lie beside it.
     let is_data = absolute.join("manifest").is_dir();
-    let run_dir = absolute.parent().filter(|above| is_data && above.join("job.toml").is_file());
-    let run_dir = run_dir.map_or(absolute.clone(), Path::to_owned);
-    let job = std::fs::read_to_string(run_dir.join("job.toml")).ok();
+    let above = absolute.parent().filter(|above| is_data && above.join("job.toml").is_file());
+    let run = above.map_or(absolute.clone(), Path::to_owned);
+    let job = run_dir::job_text(&run).ok().flatten();
     let table: toml::Table = job.as_deref().and_then(|job| job.parse().ok()).unwrap_or_default();
     // The run's own name, which its coordinator answers with; the folder may be called otherwise by now.
     let said = planned::text(&table, "run.name").map(str::to_owned);
-    let folder = || run_dir.file_name().map_or("data set".into(), |name| name.to_string_lossy().into_owned());
+    let folder = || run.file_name().map_or("data set".into(), |name| name.to_string_lossy().into_owned());
     let name = said.unwrap_or_else(folder);
     Subject {
         name,
-        dir: Some(run_dir),
+        dir: Some(run),
         coordinator: None,
         device: device(&table),
         planned: planned::planned(&table),

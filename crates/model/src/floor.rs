@@ -10,12 +10,14 @@ mod device;
 mod hybrid;
 mod rollout;
 mod transformer;
+mod workload;
 
 pub use batch::{Batch, Prefill};
 pub use beside::{Beside, speeds};
 pub use device::{DEVICES, Device};
-pub use rollout::{Keep, Mix, Rollout};
+pub use rollout::{Keep, Mix, Rollout, Turn};
 pub use transformer::Transformer;
+pub use workload::{StepSizes, Workload};
 
 /// Something that takes time.
 #[derive(Debug, Clone, Copy, PartialEq)]

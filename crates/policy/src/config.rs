@@ -209,6 +209,7 @@ impl PolicyFile {
                 grammar.name
             ));
         }
+        wrong.extend(self.constrain.check(self.sampling.max_tokens));
         let sampling = note_all(self.sampling.check(), &mut wrong);
         let context = note(context(&self.context.keep), &mut wrong);
         let checked = || {
@@ -408,6 +409,23 @@ mod tests {
             ],
         );
         check(|file| file.engine.state_slots = 0, &[]);
+        let exact = |enabled, exact_tokens, endings| {
+            move |file: &mut PolicyFile| {
+                file.sampling.max_tokens = 200;
+                file.constrain = ConstrainFile { enabled, exact_tokens, endings, ..ConstrainFile::default() };
+            }
+        };
+        check(exact(true, 200, false), &[]);
+        check(exact(true, 201, true), &["policy.constrain.exact_tokens"]);
+        check(exact(false, 150, true), &["policy.constrain.exact_tokens"]);
+        check(exact(false, 0, false), &["policy.constrain.endings"]);
+        check(
+            |file| {
+                exact(true, 150, false)(file);
+                file.grammar.name = "ui_tars".into();
+            },
+            &["policy.constrain.enabled"],
+        );
         check(
             |file| {
                 file.kind = "model".into();

@@ -8,6 +8,9 @@
 //! goes on only while its place's `least`, and what closes an open character or escape, still fit `max_tokens`; so whatever is drawn,
 //! every action stays possible and the reply ends in time. `compile` refuses a `max_tokens` below the start's `least`.
 //!
+//! **An exact length** (`Rules::exact_tokens`) takes no more than that: `max_tokens` is it, the text in front of the action is closed only where
+//! no room is left, so every action still fits, and white space in front of the closing braces takes what the chosen one leaves.
+//!
 //! **Forced ids.** Where one id is legal there is nothing to draw: the caller appends it. The stop id at the end is such a one, so under a
 //! grammar it is never sampled (`response_mask` 0, `forced` true).
 //!
@@ -50,6 +53,18 @@ pub struct Caps {
     pub url: u32,
     /// `key`.
     pub key: u32,
+}
+
+/// How replies are held to a grammar.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rules {
+    /// Most ids of each free text.
+    pub caps: Caps,
+    /// Ids of every reply, its stop id included; `None`: as many as its texts take. `thought` then has no cap of its own: it takes what the longest
+    /// action leaves, and white space in front of the closing braces what a shorter one does. A workload for measurements.
+    pub exact_tokens: Option<u32>,
+    /// Whether actions are possible that end a trajectory or can end it: an answer, an address off the task's list.
+    pub endings: bool,
 }
 
 /// What the automaton needs to know of a tokenizer and a model.
@@ -138,6 +153,23 @@ pub enum ConstraintError {
         /// Which.
         digit: u8,
     },
+    /// Nothing fills what a short action leaves of an exact length.
+    #[error(
+        "the tokenizer has no id that is white space alone; policy.constrain.exact_tokens needs one, leave it at 0"
+    )]
+    NoSpace,
+    /// Replies of an exact length do not fit.
+    #[error(
+        "policy.constrain.exact_tokens: {exact_tokens}; with this tokenizer a reply takes at least {least} ids with every action possible, and policy.sampling.max_tokens is {max_tokens}: use {least} to {max_tokens}"
+    )]
+    NotExact {
+        /// What the job asks for.
+        exact_tokens: u32,
+        /// What would be enough.
+        least: u32,
+        /// What the job allows.
+        max_tokens: u32,
+    },
     /// The stop id cannot be drawn.
     #[error("the stop id {stop} is not below the model's {rows} rows")]
     NoStop {
@@ -198,6 +230,12 @@ impl From<TooLarge> for ConstraintError {
 impl Default for Caps {
     fn default() -> Self {
         Self { note: 64, thought: 96, content: 128, element: 48, url: 128, key: 16 }
+    }
+}
+
+impl From<Caps> for Rules {
+    fn from(caps: Caps) -> Self {
+        Self { caps, exact_tokens: None, endings: true }
     }
 }
 
@@ -264,17 +302,25 @@ impl Constraint {
     pub fn compile(
         grammar: &Grammar,
         lexicon: &Lexicon<'_>,
-        caps: &Caps,
+        rules: &Rules,
         max_tokens: u32,
     ) -> Result<Arc<Self>, ConstraintError> {
         lexicon.has_stop()?;
-        let (automaton, start) = layout::build(grammar, lexicon, caps)?;
+        let (automaton, start) = layout::build(grammar, lexicon, rules)?;
         let least = automaton.least(start);
-        if max_tokens < least {
-            return Err(ConstraintError::TooFew { max_tokens, least });
+        match rules.exact_tokens {
+            Some(exact_tokens) if !(least..=max_tokens).contains(&exact_tokens) => {
+                return Err(ConstraintError::NotExact { exact_tokens, least, max_tokens });
+            }
+            None if max_tokens < least => return Err(ConstraintError::TooFew { max_tokens, least }),
+            _ => {}
         }
+        let max_tokens = rules.exact_tokens.unwrap_or(max_tokens);
         let texts = Arc::new(Texts::new(lexicon));
-        let masks = Masks::new(&automaton, &texts, lexicon.rows)?;
+        let mut masks = Masks::new(&automaton, &texts, lexicon.rows)?;
+        if rules.exact_tokens.is_some() {
+            masks = masks.with_space(&lexicon.white_space(), lexicon.rows);
+        }
         Ok(Arc::new(Self { automaton, start, max_tokens, texts, masks, keeps_all_ways: true }))
     }
 
@@ -334,6 +380,11 @@ impl Cursor {
             Node::Step(edges) if edges.len() == 1 => return Next::Forced(edges[0].0),
             Node::Step(_) => masks.step(self.place, self.left()).0,
             Node::Text { .. } => masks.text(self.place, self.state, self.room()),
+            Node::Space { close } => match (self.spaces(*close), masks.space(), self.only(*close)) {
+                (true, Some(space), _) => space,
+                (_, _, Some(id)) => return Next::Forced(id),
+                _ => unreachable!("white space is followed by one way, and there are ids for it"),
+            },
         };
         match (mask.count(), mask.first()) {
             (1, Some(id)) => Next::Forced(id),
@@ -353,7 +404,15 @@ impl Cursor {
                 self.place = follow(edges, id).filter(|_| open.contains(id)).ok_or(illegal)?;
                 self.cut |= !is_all;
             }
-            Node::Text { close, cap } => match self.closing(*close, id) {
+            Node::Space { close } if self.spaces(*close) => {
+                constraint.masks.space().filter(|space| space.contains(id)).ok_or(illegal)?;
+            }
+            Node::Space { close } => match constraint.automaton.at(*close) {
+                Node::Step(edges) => self.place = follow(edges, id).ok_or(illegal)?,
+                _ => return Err(illegal),
+            },
+            Node::Text { close, cap, fills } => match self.closing(*close, id) {
+                Some(_) if *fills && self.room() > 0 => return Err(illegal),
                 Some(place) => {
                     // A cap of 0 is a text that the job switched off: nothing was cut.
                     self.cut |= self.room() == 0 && *cap > 0;
@@ -394,9 +453,22 @@ impl Cursor {
         }
     }
 
+    /// Whether white space comes next: more ids are left than what follows takes.
+    fn spaces(&self, close: Place) -> bool {
+        self.left() > self.constraint.needed(close)
+    }
+
+    /// The id at a place where there is one.
+    fn only(&self, place: Place) -> Option<u32> {
+        match self.constraint.automaton.at(place) {
+            Node::Step(edges) if edges.len() == 1 => Some(edges[0].0),
+            _ => None,
+        }
+    }
+
     /// Ids the text may still take: up to its cap, and so that what follows fits.
     fn room(&self) -> u32 {
-        let Node::Text { cap, close } = self.node() else { return 0 };
+        let Node::Text { cap, close, .. } = self.node() else { return 0 };
         let left = self.left() - self.constraint.needed(*close);
         left.min(cap - self.text)
     }

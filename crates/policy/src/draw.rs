@@ -461,7 +461,8 @@ mod tests {
         let lexicon = crate::constrain::Lexicon::new(257, 256, text, encode);
         let grammar =
             furrow_rollout::Grammar { name: crate::grammar::HOLO_NAVIGATION.into(), extra: Vec::new() };
-        let constraint = Constraint::compile(&grammar, &lexicon, &Default::default(), 400).unwrap();
+        let constraint =
+            Constraint::compile(&grammar, &lexicon, &crate::constrain::Caps::default().into(), 400).unwrap();
         let sampling = Sampling { max_tokens: 400, temperature: 0.5, ..Sampling::default() };
         let stream = Stream::new(0, &ancestry("g", 0, 0));
         let mut response = Response::new(&sampling, &stream, 0, 256, Some(&constraint));

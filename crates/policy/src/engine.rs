@@ -127,6 +127,17 @@ pub struct Settings {
     pub swaps: Swaps,
 }
 
+impl Settings {
+    /// Sessions that an engine with these settings admits in a room, by the bytes that a state with so many pages takes where it is parked.
+    ///
+    /// # Errors
+    /// As [`Engine::new`].
+    pub(crate) fn sessions_max(self, room: Room, parked: impl Fn(u32) -> u64) -> Result<u32, Misfit> {
+        check(self, room)?;
+        Ok(places_max(self, room.pages, &Lot::of([parked(0), parked(1)], room.parked_bytes)))
+    }
+}
+
 /// Settings and a device that do not fit each other.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: {has} {why}")]

@@ -40,7 +40,7 @@ pub use config::{
     PolicyChoice, PolicyConfig, PolicyFile, RemoteConfig, RemoteFile, SamplingFile, ServeConfig, ServeFile,
     WeightsFile,
 };
-pub use model::{Arena, Model, ModelError};
+pub use model::{Arena, Model, ModelError, bytes_on_the_processor};
 pub use policy::{Answer, Policy, PolicyError, Session, Taken, Turn};
 pub use random::Random;
 pub use remote::Remote;

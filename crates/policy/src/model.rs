@@ -21,7 +21,7 @@ use furrow_wire::{Opening, PastStep};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::constrain::{Caps, Constraint, ConstraintError, Lexicon};
+use crate::constrain::{Constraint, ConstraintError, Lexicon, Rules};
 use crate::context::Marks;
 use crate::conversation::Replay;
 use crate::engine::{Event, Fault, NewWeights, OnSwap, SessionId, Swapped};
@@ -30,7 +30,7 @@ use audit::Audit;
 use session::ModelSession;
 use weights::{Loaded, Loader};
 
-pub use open::{Arena, ModelError};
+pub use open::{Arena, ModelError, bytes_on_the_processor};
 pub(crate) use talk::{Talk, Talks, Wanted};
 
 /// Runs a checkpoint.
@@ -54,7 +54,7 @@ struct Shared {
     marks: Marks,
     vision: VisionConfig,
     resample: Resample,
-    caps: Option<Caps>,
+    rules: Option<Rules>,
     /// One automaton for each grammar and length of reply that sessions were opened with.
     constraints: Mutex<Vec<Compiled>>,
     /// What chats are led to.
@@ -238,7 +238,7 @@ impl Shared {
         self: &Arc<Self>,
         opening: &Opening,
     ) -> Result<Option<Arc<Constraint>>, PolicyError> {
-        if self.caps.is_none() {
+        if self.rules.is_none() {
             return Ok(None);
         }
         let (grammar, max_tokens) = (opening.session.grammar.clone(), opening.session.sampling.max_tokens);
@@ -253,7 +253,7 @@ impl Shared {
         grammar: &Grammar,
         max_tokens: u32,
     ) -> Result<Option<Arc<Constraint>>, ConstraintError> {
-        let Some(caps) = &self.caps else { return Ok(None) };
+        let Some(rules) = &self.rules else { return Ok(None) };
         // Whoever comes while one is made waits for it here: it is most likely the same.
         let mut kept = self.constraints.lock().unwrap_or_else(PoisonError::into_inner);
         let same = |compiled: &&Compiled| compiled.grammar == *grammar && compiled.max_tokens == max_tokens;
@@ -261,7 +261,7 @@ impl Shared {
             return Ok(Some(compiled.constraint.clone()));
         }
         let lexicon = Lexicon::of(self.template.tokenizer(), self.vocabulary, self.template.stop());
-        let constraint = Constraint::compile(grammar, &lexicon, caps, max_tokens)?;
+        let constraint = Constraint::compile(grammar, &lexicon, rules, max_tokens)?;
         kept.truncate(CONSTRAINTS_MAX - 1);
         kept.insert(0, Compiled { grammar: grammar.clone(), max_tokens, constraint: constraint.clone() });
         Ok(Some(constraint))
@@ -269,7 +269,7 @@ impl Shared {
 
     /// Tokens a reply can have at most: a free one that is cut gets the stop id appended.
     fn reply_tokens_max(&self, max_tokens: u32) -> u32 {
-        max_tokens + u32::from(self.caps.is_none())
+        max_tokens + u32::from(self.rules.is_none())
     }
 }
 

@@ -19,14 +19,12 @@ pub struct Lot {
 impl Lot {
     /// As large as the device's room for parked states.
     pub fn new(device: &dyn Backend) -> Self {
-        let state_bytes = device.parked_bytes(0);
-        Self {
-            state_bytes,
-            page_bytes: device.parked_bytes(1) - state_bytes,
-            bytes_max: device.room().parked_bytes,
-            bytes: 0,
-            parked: 0,
-        }
+        Self::of([0, 1].map(|pages| device.parked_bytes(pages)), device.room().parked_bytes)
+    }
+
+    /// Of the bytes that a state without pages takes and one with a page, with so many bytes for all.
+    pub fn of([empty, with_a_page]: [u64; 2], bytes_max: u64) -> Self {
+        Self { state_bytes: empty, page_bytes: with_a_page - empty, bytes_max, bytes: 0, parked: 0 }
     }
 
     /// Bytes of a state with so many pages.

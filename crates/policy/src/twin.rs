@@ -12,12 +12,14 @@ mod rehearsal;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::thread;
 use std::time::Duration;
 
 use furrow_model::backend::{Backend, PAGE_TOKENS, Room};
 use furrow_model::config::{Config, VisionConfig};
-use furrow_model::floor::{Device, Keep, Mix, Rollout, Work};
+use furrow_model::floor::{Device, Keep, Mix, Rollout, Work, Workload};
 use furrow_rollout::{ContextPolicy, PolicyVersion};
 use furrow_telemetry::{DeviceTime, ManualTime, TimeSource};
 
@@ -38,10 +40,12 @@ const WARM_UP: u32 = 4;
 const TOKENS_MAX: u64 = 50_000_000;
 
 /// What is simulated.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct TwinSettings {
     /// The sessions.
     pub mix: Mix,
+    /// Sizes of their steps, such as those of a run's trajectories, in place of what `mix` says of steps, tokens, screenshots and page time.
+    pub workload: Option<Arc<Workload>>,
     /// What they keep: `append` or `last_image`.
     pub keep: ContextPolicy,
     /// Tokens of a prefill chunk: `policy.engine.prefill_chunk`.
@@ -101,7 +105,7 @@ pub fn simulate(
     device: &'static Device,
     settings: &TwinSettings,
 ) -> Result<Outcome, TwinError> {
-    let floor = settings.floor(config, device, Rollout::floor_beside)?;
+    let floor = settings.floor(config, device, (Rollout::floor_beside, Rollout::floor_beside_of))?;
     let (time, hand) = TimeSource::manual(0);
     let room = settings.room(config, device, &floor);
     let air = Air::new(config.clone(), device, room, (time.clone(), hand.clone()));
@@ -109,8 +113,9 @@ pub fn simulate(
     World::new(Box::new(air), clock, settings, &floor)?.watch(settings, floor, WARM_UP)
 }
 
-/// A floor of rollouts, as [`Rollout`] has them.
-type FloorOf = fn(&dyn Work, &Device, &Mix, Keep) -> Rollout;
+/// A floor of rollouts, of a mix and of a workload, as [`Rollout`] has them.
+type FloorOf =
+    (fn(&dyn Work, &Device, &Mix, Keep) -> Rollout, fn(&Config, &Device, &Workload, usize, Keep) -> Rollout);
 
 impl TwinSettings {
     /// The floor of these sessions, if they can be simulated.
@@ -120,19 +125,48 @@ impl TwinSettings {
             ContextPolicy::LastImage => Keep::LastImage,
             other => return Err(TwinError::Keep(other)),
         };
-        let Mix { steps, sessions, generated, text, .. } = self.mix;
-        let least = [
-            ("steps", steps, 1),
-            ("sessions", sessions, 1),
-            ("generated tokens", generated, 1),
-            ("text", text, 3),
-        ];
-        if let Some((what, _, _)) = least.into_iter().find(|(_, has, needs)| has < needs) {
-            return Err(TwinError::TooFew(what));
-        }
-        let floor = of(config, device, &self.mix, keep);
+        let sessions = self.mix.sessions;
+        self.check_sizes()?;
+        let floor = match &self.workload {
+            None => of.0(config, device, &self.mix, keep),
+            Some(work) => of.1(config, device, work, sessions, keep),
+        };
         let tokens = (floor.context_max * sessions as f64) as u64;
         if tokens > TOKENS_MAX { Err(TwinError::TooLarge { tokens }) } else { Ok(floor) }
+    }
+
+    fn check_sizes(&self) -> Result<(), TwinError> {
+        let Mix { steps, sessions, generated, text, .. } = self.mix;
+        let mut least = vec![("sessions", sessions, 1)];
+        match &self.workload {
+            None => {
+                least.extend([("steps", steps, 1), ("generated tokens", generated, 1), ("text", text, 3)]);
+            }
+            Some(work) => {
+                let steps = work.trajectories.iter().map(Vec::len).min().unwrap_or(0);
+                let sampled = work.steps().map(|step| step.sampled).max().unwrap_or(0) as usize;
+                least.extend([("steps", steps, 1), ("sampled tokens", sampled, 1)]);
+            }
+        }
+        match least.into_iter().find(|(_, has, needs)| has < needs) {
+            Some((what, _, _)) => Err(TwinError::TooFew(what)),
+            None => Ok(()),
+        }
+    }
+
+    /// Sizes of the sessions' steps.
+    fn workload(&self, config: &Config) -> Arc<Workload> {
+        let uniform = || {
+            let rows = config.screenshot_tokens(self.mix.screenshot.0, self.mix.screenshot.1);
+            let per_tile = config.vision.as_ref().map_or(1, VisionConfig::rows_per_tile);
+            Arc::new(Workload::uniform(&self.mix, (rows / per_tile) as u32))
+        };
+        self.workload.clone().unwrap_or_else(uniform)
+    }
+
+    /// Steps of the longest trajectory.
+    fn steps_max(&self) -> usize {
+        self.workload.as_ref().map_or(self.mix.steps, |work| work.steps_max())
     }
 
     /// The engine as it would be set up for these sessions: a slot each, and one for the fork of each that works.
@@ -146,10 +180,17 @@ impl TwinSettings {
             chunk: self.prefill_chunk,
             prefill_tokens: self.prefill_tokens,
             // Beside the floor's longest: the stop id behind each reply.
-            context_tokens_max: floor.context_max as u32 + self.mix.steps as u32 + 1,
+            context_tokens_max: floor.context_max as u32 + self.spare_tokens() + 1,
             version: PolicyVersion(0),
             swaps: Swaps::default(),
         }
+    }
+
+    /// Tokens of a session beside those that the floor counts. A recorded step may have less text than two marks and fewer sampled tokens than the one that each
+    /// step is given here.
+    fn spare_tokens(&self) -> u32 {
+        let each = if self.workload.is_some() { 4 } else { 1 };
+        each * self.steps_max() as u32
     }
 
     /// Everything the device has beside weights and workspace, as [`Work::sessions_that_fit`] counts it: slots, and pages of what they leave.
@@ -198,6 +239,22 @@ struct World {
     waited: u64,
 }
 
+/// Where a session begins: which trajectory, and how many steps of it lie behind. Every step of a workload is as likely as any other, so a long trajectory is
+/// met more often than a short one: that is what a farm at work looks like.
+fn at(work: &Workload, index: usize, sessions: usize) -> (usize, usize) {
+    let lengths: Vec<usize> = work.trajectories.iter().map(Vec::len).collect();
+    let all: usize = lengths.iter().sum();
+    let spread = lengths.len() > 1 && all > sessions;
+    let mut age = if spread { (2 * index + 1) * all / (2 * sessions) } else { index % all.max(1) };
+    for (trajectory, length) in lengths.into_iter().enumerate() {
+        if age < length {
+            return (trajectory, age);
+        }
+        age -= length;
+    }
+    (0, 0)
+}
+
 /// A clock, and the hand that moves it; without one it goes by itself.
 struct Clock {
     time: TimeSource,
@@ -240,9 +297,9 @@ impl World {
         floor: &Rollout,
     ) -> Result<Self, TwinError> {
         let config = device.config();
-        let tiles = config.screenshot_tokens(settings.mix.screenshot.0, settings.mix.screenshot.1);
+        let (work, next) = (settings.workload(config), Arc::new(AtomicUsize::new(0)));
         let rows_per_tile = config.vision.as_ref().map_or(1, VisionConfig::rows_per_tile);
-        let actor = |index| Actor::new(index, settings, (tiles / rows_per_tile, rows_per_tile));
+        let actor = |index| Actor::new(index, settings, (work.clone(), next.clone()), rows_per_tile);
         let actors = (0..settings.mix.sessions).map(actor).collect();
         let engine = Engine::with_clock(device, settings.of_the_engine(floor), clock.time.clone())
             .map_err(|misfit| TwinError::Misfit(misfit.to_string()))?;
@@ -251,13 +308,13 @@ impl World {
             clock,
             actors,
             due: BinaryHeap::new(),
-            page_micros: (settings.mix.page_seconds * 1e6) as u64,
+            page_micros: (work.page_seconds * 1e6) as u64,
             host_micros: settings.host_micros,
             steps: 0,
             waited: 0,
         };
         for index in 0..world.actors.len() {
-            world.actors[index].begin(&mut world.engine, index % settings.mix.steps)?;
+            world.actors[index].begin_at(&mut world.engine, at(&work, index, settings.mix.sessions))?;
             while !world.engine.is_idle() {
                 world.engine.step();
             }
@@ -274,7 +331,8 @@ impl World {
         self.spread(round);
         self.run_for(u64::from(rounds) * round)?;
         let before = self.reading();
-        let seconds = settings.seconds.unwrap_or(settings.mix.steps as f64 * round as f64 / 1e6);
+        let steps = settings.workload.as_ref().map_or(settings.mix.steps as f64, |work| work.steps_mean());
+        let seconds = settings.seconds.unwrap_or(steps * round as f64 / 1e6);
         self.run_for((seconds * 1e6) as u64)?;
         let after = self.reading();
         let steps = after.steps - before.steps;

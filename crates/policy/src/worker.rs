@@ -39,6 +39,8 @@ const CALL_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Longest pause between two tries to reach a coordinator that is away.
 const RETRY_MAX: Duration = Duration::from_secs(5);
+/// A worker that waits for its coordinator says so every so often.
+const WAITING_WARNED_EVERY: Duration = Duration::from_secs(60);
 
 /// What a worker did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -379,6 +381,7 @@ impl Registration {
         stop: &CancellationToken,
     ) -> Result<Option<Duration>, WorkerError> {
         let mut pause = Duration::from_millis(100);
+        let (began, mut warned_at) = (Instant::now(), None::<Instant>);
         loop {
             let request = RegisterRequest {
                 protocol_version: PROTOCOL_VERSION,
@@ -395,6 +398,15 @@ impl Registration {
                 }
                 Err(status) if refusal(&status) == Refusal::TryAgain => {
                     tracing::debug!(coordinator = %self.address, %status, "the coordinator is not there yet");
+                    // A worker may well come before its coordinator; a long wait is logged, for its run may be over.
+                    if warned_at.unwrap_or(began).elapsed() >= WAITING_WARNED_EVERY {
+                        warned_at = Some(Instant::now());
+                        tracing::warn!(
+                            coordinator = %self.address,
+                            waited_seconds = began.elapsed().as_secs(),
+                            "no coordinator answers: this worker waits for one; stop it where its run is over"
+                        );
+                    }
                 }
                 Err(status) => {
                     return Err(WorkerError::Refused {

@@ -94,7 +94,8 @@ impl Core {
             scoring.attempts += 1;
             scoring.again_millis = None;
             let draw = self.groups[&scoring.group].draw().clone();
-            turn.decision.then.push(Effect::Score { trajectory: trajectory.clone(), draw });
+            let (trajectory, sample_index) = (trajectory.clone(), scoring.of.sample_index);
+            turn.decision.then.push(Effect::Score { trajectory, draw, sample_index });
         }
     }
 
@@ -185,7 +186,8 @@ impl Core {
             evidence_sha256,
         });
         let draw = self.group(lease.group).draw().clone();
-        turn.then(Effect::Score { trajectory: trajectory.clone(), draw });
+        let sample_index = lease.of.sample_index;
+        turn.then(Effect::Score { trajectory: trajectory.clone(), draw, sample_index });
         let Lease { start, of, group, .. } = lease;
         let scoring = Scoring { start, of, group, ended, evidence_sha256, attempts: 1, again_millis: None };
         self.scoring.insert(trajectory, scoring);

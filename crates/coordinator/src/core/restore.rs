@@ -154,7 +154,8 @@ impl Core {
     ) {
         let trajectory = row.start.trajectory_id.clone();
         let draw = self.group(group).draw().clone();
-        turn.then(Effect::Score { trajectory: trajectory.clone(), draw });
+        let sample_index = row.start.sample_index;
+        turn.then(Effect::Score { trajectory: trajectory.clone(), draw, sample_index });
         let of = self.ancestry(&row);
         let scoring =
             Scoring { start: row.start, of, group, ended, evidence_sha256, attempts: 1, again_millis: None };

@@ -79,6 +79,7 @@ impl Setup {
             },
             judge: judge(self.judge),
             limits: self.limits.check().unwrap(),
+            sessions: 6,
             records: RecordsFile { disk_reserve_bytes: 16 << 20, ..RecordsFile::default() }.check().unwrap(),
         }
     }

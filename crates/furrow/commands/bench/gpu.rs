@@ -17,6 +17,7 @@ use furrow_rollout::ContextPolicy;
 use serde_json::json;
 
 use crate::commands::plan::simulate;
+use crate::recorded::Recorded;
 use crate::{Failure, output};
 use furrow_model::checkpoint::chain;
 
@@ -44,9 +45,12 @@ pub struct GpuArgs {
     /// Seconds in which each rollout is watched
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
-    /// Sessions of the rollouts
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1000))]
-    sessions: u64,
+    /// Sessions of the rollouts [default: as many as the recorded run had, else 100]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    sessions: Option<u64>,
+    /// Run rollouts of the steps, tokens, tiles and page time of this run directory's finished trajectories, as its sessions kept them, and no others
+    #[arg(long, value_name = "RUN_DIR")]
+    recorded: Option<PathBuf>,
     /// Only these parts, commas between [default: all of them]
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Part>,
@@ -83,7 +87,9 @@ pub fn run(args: &GpuArgs) -> Result<(), Failure> {
         Some(dir) => Config::read(dir).map_err(|error| Failure::Input(vec![chain(&error)]))?,
         None => Config::published(),
     };
-    let bench = Bench::begin(args, config)?;
+    // Before a GPU is opened: a run that cannot be used is refused at once.
+    let recorded = args.recorded.as_deref().map(Recorded::read).transpose()?;
+    let bench = Bench::begin(args, config, recorded)?;
     let mut rows = Vec::new();
     let mut tell = |figure: &Figure| {
         if args.json {
@@ -119,11 +125,13 @@ struct Bench<'a> {
     rates: Rates,
     /// Bytes of the device that were free.
     free: u64,
+    /// Whose trajectories the rollouts repeat.
+    recorded: Option<Recorded>,
 }
 
 impl<'a> Bench<'a> {
     /// Measures the device's own rates, and says them.
-    fn begin(args: &'a GpuArgs, config: Config) -> Result<Self, Failure> {
+    fn begin(args: &'a GpuArgs, config: Config, recorded: Option<Recorded>) -> Result<Self, Failure> {
         let mut gpu = open(args)?;
         let (name, free) = (gpu.device().name().to_owned(), gpu.free_bytes()?);
         let rates = Yard::open(&mut gpu, Yardstick::default(), args.times as usize)?.rates()?;
@@ -145,6 +153,13 @@ impl<'a> Bench<'a> {
                 rates.flops / 1e12
             ));
         }
+        if let Some(recorded) = &recorded {
+            if args.json {
+                output::line(json!({ "recorded": recorded.value() }).to_string());
+            } else {
+                recorded.tell();
+            }
+        }
         let options = Options { precision, deterministic: args.deterministic, ..Options::default() };
         Ok(Self {
             args,
@@ -153,6 +168,7 @@ impl<'a> Bench<'a> {
             cases: Cases { chunk: args.chunk, ..Cases::default() },
             rates,
             free,
+            recorded,
         })
     }
 
@@ -198,64 +214,88 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// The engine's own loop, for each way to keep what was seen and two sizes of screenshots. `append` comes last: pinning memory for sessions that do not fit takes
-    /// minutes on some machines.
+    /// The engine's own loop, for each way to keep what was seen and two sizes of screenshots, or for what was recorded. `append` comes last: pinning memory for
+    /// sessions that do not fit takes minutes on some machines.
     fn rollouts(&self) -> Result<(), Failure> {
         let mut rows = Vec::new();
-        for keep in [ContextPolicy::LastImage, ContextPolicy::Append] {
-            for screenshot in self.cases.screenshots.iter().take(2).copied() {
-                let what = format!("{keep}, {}x{}", screenshot.0, screenshot.1);
-                let name = format!("rollout, {} sessions, {what}", self.args.sessions);
-                match self.rollout(keep, screenshot) {
-                    Ok(outcome) if self.args.json => {
-                        let mut said = simulate::entry(&keep, &outcome);
-                        let sessions = self.args.sessions;
-                        said.insert(
-                            "what".to_owned(),
-                            json!(format!("rollout, {sessions} sessions, {what}")),
-                        );
-                        said.insert("trajectories_per_hour".to_owned(), json!(per_hour(&outcome)));
-                        output::line(serde_json::Value::from(said).to_string());
-                    }
-                    Ok(outcome) => rows.push(simulate::row(&what, &outcome)),
-                    Err(Failure::Input(why)) if self.args.json => {
-                        output::line(json!({ "what": name, "fits": false, "why": why }).to_string());
-                    }
-                    Err(Failure::Input(why)) => output::line(format!("{name}: {}", why.join("; "))),
-                    Err(other) => return Err(other),
+        for (what, settings) in self.loops() {
+            let name = format!("rollout, {} sessions, {what}", self.sessions());
+            match self.rollout(&settings) {
+                Ok(outcome) if self.args.json => {
+                    let mut said = simulate::entry(&settings.keep, &outcome);
+                    said.insert("what".to_owned(), json!(name));
+                    said.insert("trajectories_per_hour".to_owned(), json!(self.per_hour(&outcome)));
+                    output::line(serde_json::Value::from(said).to_string());
                 }
+                Ok(outcome) => rows.push(simulate::row(&what, &outcome)),
+                Err(Failure::Input(why)) if self.args.json => {
+                    output::line(json!({ "what": name, "fits": false, "why": why }).to_string());
+                }
+                Err(Failure::Input(why)) => output::line(format!("{name}: {}", why.join("; "))),
+                Err(other) => return Err(other),
             }
         }
         if !rows.is_empty() {
+            let page_seconds =
+                self.recorded.as_ref().map_or(Mix::default().page_seconds, |it| it.workload.page_seconds);
             output::line(format!(
-                "\n{} sessions, pages of two seconds, the floor of one thing after another",
-                self.args.sessions
+                "\n{} sessions, pages of {page_seconds:.2} seconds, the floor of one thing after another",
+                self.sessions()
             ));
             output::table(&simulate::HEADER, &rows);
         }
         Ok(())
     }
 
-    fn rollout(&self, keep: ContextPolicy, screenshot: (usize, usize)) -> Result<Outcome, Failure> {
-        let settings = TwinSettings {
-            mix: Mix { screenshot, sessions: self.args.sessions as usize, ..Mix::default() },
-            keep,
+    /// Which rollouts are run, and what each is called.
+    fn loops(&self) -> Vec<(String, TwinSettings)> {
+        let base = TwinSettings {
+            mix: Mix { sessions: self.sessions(), ..Mix::default() },
+            workload: None,
+            keep: ContextPolicy::Append,
             prefill_chunk: twin::PREFILL_CHUNK,
             prefill_tokens: twin::PREFILL_TOKENS,
             host_micros: 0,
             seconds: Some(self.args.seconds as f64),
         };
+        if let Some(recorded) = &self.recorded {
+            let workload = Some(recorded.workload.clone());
+            let settings = TwinSettings { workload, keep: recorded.keep, ..base };
+            return vec![(format!("{}, recorded", recorded.keep), settings)];
+        }
+        let screenshots = || self.cases.screenshots.iter().take(2).copied();
+        let each = |keep: ContextPolicy| screenshots().map(move |screenshot| (keep, screenshot));
+        [ContextPolicy::LastImage, ContextPolicy::Append]
+            .into_iter()
+            .flat_map(each)
+            .map(|(keep, screenshot)| {
+                let mix = Mix { screenshot, ..base.mix };
+                (
+                    format!("{keep}, {}x{}", screenshot.0, screenshot.1),
+                    TwinSettings { mix, keep, ..base.clone() },
+                )
+            })
+            .collect()
+    }
+
+    fn sessions(&self) -> usize {
+        let recorded = self.recorded.as_ref().and_then(|recorded| recorded.sessions).map(u64::from);
+        self.args.sessions.or(recorded).unwrap_or(100) as usize
+    }
+
+    fn rollout(&self, settings: &TwinSettings) -> Result<Outcome, Failure> {
         let device = self.rates.device(self.free);
-        let room = twin::needs(&self.config, &device, &settings).map_err(refused)?;
+        let room = twin::needs(&self.config, &device, settings).map_err(refused)?;
         let subject =
             open_widest(&self.config, room, self.options, Box::new(open(self.args)?)).map_err(refused)?;
-        twin::rehearse(subject, &device, &settings).map_err(refused)
+        twin::rehearse(subject, &device, settings).map_err(refused)
     }
-}
 
-/// Of the steps that a trajectory has.
-fn per_hour(outcome: &Outcome) -> f64 {
-    outcome.steps_per_second() * 3600.0 / Mix::default().steps as f64
+    /// Of the steps that a trajectory has in the mean.
+    fn per_hour(&self, outcome: &Outcome) -> f64 {
+        let steps = self.recorded.as_ref().map_or(Mix::default().steps as f64, |it| it.workload.steps_mean());
+        outcome.steps_per_second() * 3600.0 / steps
+    }
 }
 
 fn refused(error: impl std::error::Error + 'static) -> Failure {

@@ -10,6 +10,7 @@ use furrow_rollout::ContextPolicy;
 use furrow_telemetry::{DeviceUse, Label};
 use serde_json::{Map, Value, json};
 
+use crate::recorded::Recorded;
 use crate::{Failure, output};
 
 /// How the scheduler is set and how long it is watched.
@@ -43,11 +44,15 @@ impl SimulateArgs {
         config: &Config,
         device: &'static Device,
         mix: &Mix,
+        recorded: Option<&Recorded>,
     ) -> Result<Vec<(ContextPolicy, Outcome)>, Failure> {
-        let keeps = KEEPS.into_iter().filter(|_| self.simulate);
+        // Recorded sessions kept what they kept.
+        let is_kept = |keep: &ContextPolicy| recorded.is_none_or(|recorded| recorded.keep == *keep);
+        let keeps = KEEPS.into_iter().filter(|keep| self.simulate && is_kept(keep));
         let outcome = |keep| {
             let settings = TwinSettings {
                 mix: *mix,
+                workload: recorded.map(|recorded| recorded.workload.clone()),
                 keep,
                 prefill_chunk: self.prefill_chunk,
                 prefill_tokens: self.prefill_tokens,

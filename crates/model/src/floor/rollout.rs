@@ -1,6 +1,7 @@
 //! The closed loop: sessions decode, act in their pages, come back with a screenshot; one device serves them all.
 
-use super::{Device, Part, Work, seconds};
+use super::{Device, Part, StepSizes, Work, Workload, seconds};
+use crate::config::{Config, VisionConfig};
 
 /// What a session is like.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -67,16 +68,41 @@ impl Default for Mix {
     }
 }
 
-/// Tokens to prefill, tokens they follow, screenshots to encode, at one step.
-struct Turn {
-    new: f64,
-    past: f64,
+/// What one step brings: rows of its screenshot and the seconds that the tower's operations for it take, tokens of everything else.
+struct Shown {
+    instructions: f64,
+    image: f64,
+    vision: f64,
+    text: f64,
+    /// Tokens that are decoded one at a time.
+    sampled: f64,
+    /// Tokens of the reply that are read as a prompt is.
+    given: f64,
 }
+
+/// Tokens to prefill, and tokens they follow, at one step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Turn {
+    /// To prefill.
+    pub new: f64,
+    /// Before those.
+    pub past: f64,
+    /// Sampled behind both.
+    pub sampled: f64,
+}
+
+/// How long a decode step and so many seconds of the tower take together.
+type Joint<'a> = &'a dyn Fn(&[Part], f64) -> f64;
 
 impl Rollout {
     /// The floor of a model on a device that does one thing after another.
     pub fn floor(model: &dyn Work, device: &Device, mix: &Mix, keep: Keep) -> Self {
-        Self::bound(model, device, mix, keep, |decode, vision| seconds(decode, device) + vision)
+        Self::bound(
+            (model, device),
+            &mix.shown(model, device),
+            (mix.sessions, mix.page_seconds),
+            (keep, &one(device)),
+        )
     }
 
     /// The floor with the tower on a stream of its own: screenshots take no time of their own where the matrix units' time that decode leaves holds
@@ -90,38 +116,69 @@ impl Rollout {
     ///
     /// where decode is in seconds by part and prefill and vision in seconds of their operations, as in [`Self::floor`].
     pub fn floor_beside(model: &dyn Work, device: &Device, mix: &Mix, keep: Keep) -> Self {
-        Self::bound(model, device, mix, keep, |decode, vision| {
-            seconds(decode, device).max(operations(decode, device) + vision)
-        })
+        Self::bound(
+            (model, device),
+            &mix.shown(model, device),
+            (mix.sessions, mix.page_seconds),
+            (keep, &two(device)),
+        )
     }
 
-    /// `joint` says how long a decode step and so many seconds of the tower take together.
-    fn bound(
-        model: &dyn Work,
+    /// [`Self::floor`] of so many sessions whose trajectories have these sizes, each as often as the others.
+    pub fn floor_of(model: &Config, device: &Device, work: &Workload, sessions: usize, keep: Keep) -> Self {
+        Self::bound(
+            (model, device),
+            &work.shown(model, device),
+            (sessions, work.page_seconds),
+            (keep, &one(device)),
+        )
+    }
+
+    /// [`Self::floor_beside`] of so many sessions whose trajectories have these sizes, each as often as the others.
+    pub fn floor_beside_of(
+        model: &Config,
         device: &Device,
-        mix: &Mix,
+        work: &Workload,
+        sessions: usize,
         keep: Keep,
-        joint: impl Fn(&[Part], f64) -> f64,
     ) -> Self {
-        let image = model.screenshot_tokens(mix.screenshot.0, mix.screenshot.1) as f64;
-        let turns: Vec<Turn> = (0..mix.steps).map(|step| mix.turn(step as f64, image, keep)).collect();
-        let contexts = turns.iter().map(|turn| turn.new + turn.past);
-        let context_max = contexts.clone().fold(0.0, f64::max) + mix.generated as f64;
-        let context_mean = contexts.sum::<f64>() / mix.steps as f64 + mix.generated as f64 / 2.0;
+        Self::bound(
+            (model, device),
+            &work.shown(model, device),
+            (sessions, work.page_seconds),
+            (keep, &two(device)),
+        )
+    }
+
+    fn bound(
+        (model, device): (&dyn Work, &Device),
+        trajectories: &[Vec<Shown>],
+        (sessions, page_seconds): (usize, f64),
+        (keep, joint): (Keep, Joint<'_>),
+    ) -> Self {
+        let turns: Vec<Turn> = trajectories.iter().flat_map(|steps| turns(steps, keep)).collect();
+        let steps = turns.len().max(1) as f64;
+        let sampled_all = turns.iter().map(|turn| turn.sampled).sum::<f64>();
+        let sampled = sampled_all / steps;
+        let context_max = turns.iter().map(|turn| turn.new + turn.past + turn.sampled).fold(0.0, f64::max);
+        // Each token counts: a long reply is decoded behind its own beginning for longer.
+        let behind = turns.iter().map(|turn| turn.sampled * (turn.new + turn.past + turn.sampled / 2.0));
+        let context_mean = behind.sum::<f64>() / sampled_all.max(1.0);
         // Prefills of many sessions share the weights that decode reads anyway: only their operations count.
         let prefill = |turn: &Turn| operations(&model.prefill(turn.new, turn.past), device);
-        let vision = operations(&model.vision(mix.screenshot.0, mix.screenshot.1), device);
-        let prefill = turns.iter().map(prefill).sum::<f64>() / mix.steps as f64;
+        let vision = trajectories.iter().flatten().map(|shown| shown.vision).sum::<f64>() / steps;
+        let prefill = turns.iter().map(prefill).sum::<f64>() / steps;
         let decode = |batch: f64| model.decode(batch, context_mean);
         let iteration = |batch: f64| {
-            let steps = batch / mix.generated as f64;
+            let steps = batch / sampled;
             joint(&decode(batch), steps * vision) + steps * prefill
         };
-        let batch = mix.balance(iteration);
-        let steps_per_second = batch / (mix.generated as f64 * iteration(batch));
+        let batch = balance((sessions as f64, page_seconds, sampled), iteration);
+        let steps_per_second = batch / (sampled * iteration(batch));
+        let steps_mean = steps / trajectories.len().max(1) as f64;
         Self {
-            trajectories_per_hour: steps_per_second * 3600.0 / mix.steps as f64,
-            session_bound_per_hour: mix.sessions as f64 * 3600.0 / (mix.page_seconds * mix.steps as f64),
+            trajectories_per_hour: steps_per_second * 3600.0 / steps_mean,
+            session_bound_per_hour: sessions as f64 * 3600.0 / (page_seconds * steps_mean),
             steps_per_second,
             decode_batch: batch,
             context_mean,
@@ -133,37 +190,97 @@ impl Rollout {
 }
 
 impl Mix {
-    fn turn(&self, step: f64, image: f64, keep: Keep) -> Turn {
-        let (text, generated, head) = (self.text as f64, self.generated as f64, self.instructions as f64);
-        let first = if step == 0.0 { head } else { 0.0 };
-        match keep {
-            Keep::Append => {
-                let past = if step == 0.0 { 0.0 } else { head + step * (image + text + generated) };
-                Turn { new: image + text + first, past }
-            }
-            Keep::LastImage => {
-                // Beside the new turn, the text of the turn before it is read once more, into the state that stays.
-                let commit = if step == 0.0 { head } else { text + generated };
-                let context = head + image + (step + 1.0) * text + step * generated;
-                let new = image + text + commit;
-                Turn { new, past: (context - new).max(0.0) }
-            }
-            Keep::Again => Turn { new: head + step * (image + text + generated) + image + text, past: 0.0 },
-        }
+    fn shown(&self, model: &dyn Work, device: &Device) -> [Vec<Shown>; 1] {
+        let image = model.screenshot_tokens(self.screenshot.0, self.screenshot.1) as f64;
+        let vision = operations(&model.vision(self.screenshot.0, self.screenshot.1), device);
+        let step = |index: usize| Shown {
+            instructions: if index == 0 { self.instructions as f64 } else { 0.0 },
+            image,
+            vision,
+            text: self.text as f64,
+            sampled: self.generated as f64,
+            given: 0.0,
+        };
+        [(0..self.steps).map(step).collect()]
+    }
+}
+
+impl Workload {
+    fn shown(&self, model: &Config, device: &Device) -> Vec<Vec<Shown>> {
+        let shown = |step: &StepSizes| step.shown(model, |tiles| operations(&model.tower(tiles), device));
+        self.trajectories.iter().map(|steps| steps.iter().map(shown).collect()).collect()
     }
 
-    /// Sessions that decode at a time: those and the ones whose pages act are all there are.
-    fn balance(&self, iteration: impl Fn(f64) -> f64) -> f64 {
-        let sessions = self.sessions as f64;
-        let needed =
-            |batch: f64| batch + self.page_seconds * batch / (self.generated as f64 * iteration(batch));
-        let (mut low, mut high) = (1e-3, sessions);
-        for _ in 0..60 {
-            let middle = f64::midpoint(low, high);
-            if needed(middle) < sessions { low = middle } else { high = middle }
-        }
-        low
+    /// What each step of a model's sessions prefills and samples, trajectory by trajectory.
+    pub fn turns(&self, model: &Config, keep: Keep) -> Vec<Vec<Turn>> {
+        let turns = |steps: &Vec<StepSizes>| {
+            let shown: Vec<Shown> = steps.iter().map(|step| step.shown(model, |_| 0.0)).collect();
+            turns(&shown, keep)
+        };
+        self.trajectories.iter().map(turns).collect()
     }
+}
+
+impl StepSizes {
+    fn shown(&self, model: &Config, vision: impl Fn(f64) -> f64) -> Shown {
+        let rows = model.vision.as_ref().map_or(0, VisionConfig::rows_per_tile) as f64;
+        let tiles = f64::from(self.tiles);
+        Shown {
+            instructions: f64::from(self.instructions),
+            image: tiles * rows,
+            vision: if self.tiles > 0 { vision(tiles) } else { 0.0 },
+            text: f64::from(self.text),
+            sampled: f64::from(self.sampled),
+            given: f64::from(self.given),
+        }
+    }
+}
+
+/// What a trajectory's steps prefill, and behind how much.
+fn turns(steps: &[Shown], keep: Keep) -> Vec<Turn> {
+    // Tokens of all turns before, with their screenshots and without, and those of the last one without.
+    let (mut whole, mut text, mut last) = (0.0, 0.0, 0.0);
+    let turn = |step: &Shown| {
+        let words = step.instructions + step.text + step.given;
+        let turn = match keep {
+            Keep::Append => Turn { new: step.image + words, past: whole, sampled: step.sampled },
+            Keep::LastImage => {
+                // Beside the new turn, the text of the turn before it is read once more, into the state that stays. The first turn reads its instructions into
+                // both.
+                let commit = if text > 0.0 { last } else { step.instructions };
+                let new = step.image + step.text + step.given + commit;
+                let context = text + step.image + words;
+                Turn { new, past: (context - new).max(0.0), sampled: step.sampled }
+            }
+            Keep::Again => Turn { new: whole + step.image + words, past: 0.0, sampled: step.sampled },
+        };
+        last = step.text + step.given + step.sampled;
+        text += words + step.sampled;
+        whole += step.image + words + step.sampled;
+        turn
+    };
+    steps.iter().map(turn).collect()
+}
+
+/// One thing after another.
+fn one(device: &Device) -> impl Fn(&[Part], f64) -> f64 {
+    |decode, vision| seconds(decode, device) + vision
+}
+
+/// The tower on a stream of its own.
+fn two(device: &Device) -> impl Fn(&[Part], f64) -> f64 {
+    |decode, vision| seconds(decode, device).max(operations(decode, device) + vision)
+}
+
+/// Sessions that decode at a time: those and the ones whose pages act are all there are.
+fn balance((sessions, page_seconds, sampled): (f64, f64, f64), iteration: impl Fn(f64) -> f64) -> f64 {
+    let needed = |batch: f64| batch + page_seconds * batch / (sampled * iteration(batch));
+    let (mut low, mut high) = (1e-3, sessions);
+    for _ in 0..60 {
+        let middle = f64::midpoint(low, high);
+        if needed(middle) < sessions { low = middle } else { high = middle }
+    }
+    low
 }
 
 fn operations(parts: &[Part], device: &Device) -> f64 {

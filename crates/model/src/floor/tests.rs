@@ -169,3 +169,50 @@ impl Work for Blind<'_> {
         self.0.session_bytes(context)
     }
 }
+
+#[test]
+fn a_workload_of_steps_that_are_alike_has_the_floor_of_its_mix() {
+    let (model, device) = (Config::published(), Device::named("h200").unwrap());
+    for keep in [Keep::Append, Keep::LastImage, Keep::Again] {
+        for (screenshot, tiles) in [((1280, 720), 3), ((1440, 900), 7)] {
+            let mix = Mix { screenshot, ..Mix::default() };
+            let work = Workload::uniform(&mix, tiles);
+            for (of_mix, of_work) in [
+                (
+                    Rollout::floor(&model, device, &mix, keep),
+                    Rollout::floor_of(&model, device, &work, mix.sessions, keep),
+                ),
+                (
+                    Rollout::floor_beside(&model, device, &mix, keep),
+                    Rollout::floor_beside_of(&model, device, &work, mix.sessions, keep),
+                ),
+            ] {
+                // The mark behind each reply is counted by one alone: a token of hundreds.
+                near(of_work.steps_per_second, of_mix.steps_per_second, 0.002);
+                near(of_work.trajectories_per_hour, of_mix.trajectories_per_hour, 0.002);
+                near(of_work.context_max, of_mix.context_max, 0.001);
+            }
+        }
+    }
+}
+
+/// Two trajectories of two and one steps, their turns counted by hand.
+#[test]
+fn turns_of_a_workload_follow_what_was_kept() {
+    let model = Config::published();
+    let step =
+        |instructions, text, tiles, sampled, given| StepSizes { instructions, text, tiles, sampled, given };
+    let work = Workload {
+        trajectories: vec![vec![step(100, 10, 1, 20, 3), step(0, 7, 2, 30, 1)], vec![step(50, 5, 0, 4, 0)]],
+        page_seconds: 1.0,
+    };
+    let turn = |new, past, sampled| Turn { new, past, sampled };
+    let append = work.turns(&model, Keep::Append);
+    // 100 + 256 + 10 + 3, and behind those and the 20 that were sampled 512 + 7 + 1.
+    assert_eq!(append[0], [turn(369.0, 0.0, 20.0), turn(520.0, 389.0, 30.0)]);
+    assert_eq!(append[1], [turn(55.0, 0.0, 4.0)]);
+    let last_image = work.turns(&model, Keep::LastImage);
+    // The second step commits the first one's 10 + 3 + 20 and shows 520 behind 133 of text.
+    assert_eq!(last_image[0], [turn(369.0, 0.0, 20.0), turn(553.0, 100.0, 30.0)]);
+    assert_eq!((work.steps_mean(), work.steps_max()), (1.5, 2));
+}

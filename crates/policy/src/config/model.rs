@@ -9,7 +9,7 @@ use furrow_model::template::TemplateFile;
 use furrow_model::vision::Resample;
 use serde::{Deserialize, Serialize};
 
-use crate::constrain::Caps;
+use crate::constrain::{Caps, Rules};
 use crate::engine::{OnSwap, Swaps};
 
 /// `[policy.engine]` as written.
@@ -98,6 +98,11 @@ pub struct ConstrainFile {
     pub url: u32,
     /// Most tokens of `key`.
     pub key: u32,
+    /// Tokens of every reply, its end included, for measurements: `thought` and white space take what the action leaves. 0: as many as come.
+    pub exact_tokens: u32,
+    /// Whether `answer`, which ends a trajectory, and `goto`, which does so where its address is off the task's list, are possible. Without them
+    /// each goes on to its last step, for measurements.
+    pub endings: bool,
 }
 
 /// `[policy.template]` as written: what stands in place of the checkpoint's own layout; empty: the checkpoint's.
@@ -138,8 +143,8 @@ pub struct ModelConfig {
     pub engine: EngineFile,
     /// How published weights take over.
     pub swaps: Swaps,
-    /// Caps, where replies are held to the grammar.
-    pub constrain: Option<Caps>,
+    /// How replies are held to the grammar, where they are.
+    pub constrain: Option<Rules>,
     /// What stands in place of the checkpoint's layout.
     pub template: LayoutFile,
     /// Share of drawn tokens that are scored again by the prefill path, 0 to 1.
@@ -182,7 +187,7 @@ impl Default for WeightsFile {
 impl Default for ConstrainFile {
     fn default() -> Self {
         let Caps { note, thought, content, element, url, key } = Caps::default();
-        Self { enabled: false, note, thought, content, element, url, key }
+        Self { enabled: false, note, thought, content, element, url, key, exact_tokens: 0, endings: true }
     }
 }
 
@@ -281,9 +286,31 @@ impl EngineFile {
 }
 
 impl ConstrainFile {
-    fn caps(&self) -> Option<Caps> {
-        let Self { enabled, note, thought, content, element, url, key } = *self;
-        enabled.then_some(Caps { note, thought, content, element, url, key })
+    fn rules(&self) -> Option<Rules> {
+        let Self { enabled, note, thought, content, element, url, key, exact_tokens, endings } = *self;
+        let caps = Caps { note, thought, content, element, url, key };
+        enabled.then_some(Rules { caps, exact_tokens: (exact_tokens > 0).then_some(exact_tokens), endings })
+    }
+
+    /// What only replies that are held to a grammar can be held to.
+    pub(super) fn check(&self, max_tokens: u32) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let mut refuse = |key: &str, value: &dyn std::fmt::Display, why: &str| {
+            wrong.push(format!("policy.constrain.{key}: {value}; {why}"));
+        };
+        let free = "only replies that are held to the grammar can be; set policy.constrain.enabled = true or leave it out";
+        if self.exact_tokens > 0 && !self.enabled {
+            refuse("exact_tokens", &self.exact_tokens, free);
+        }
+        if !self.endings && !self.enabled {
+            refuse("endings", &self.endings, free);
+        }
+        if self.exact_tokens > max_tokens {
+            let why =
+                format!("a reply has at most policy.sampling.max_tokens = {max_tokens}; use that or less");
+            refuse("exact_tokens", &self.exact_tokens, &why);
+        }
+        wrong
     }
 }
 
@@ -383,7 +410,7 @@ pub(super) fn check(
         resample,
         engine: engine.clone(),
         swaps,
-        constrain: constrain.caps(),
+        constrain: constrain.rules(),
         template: template.clone(),
         audit_share: audit.share,
         chat_sessions: 0,

@@ -10,8 +10,10 @@ pub(super) type Place = u32;
 pub(super) enum Node {
     /// One of some ids, ascending, each leading on.
     Step(Vec<(u32, Place)>),
-    /// At most `cap` ids of free text, then one of the ids of the step `close`.
-    Text { cap: u32, close: Place },
+    /// At most `cap` ids of free text, then one of the ids of the step `close`; one that `fills` is closed only where it has no room left.
+    Text { cap: u32, close: Place, fills: bool },
+    /// White space until just as many ids are left as `close` takes.
+    Space { close: Place },
     /// Nothing.
     End,
 }
@@ -74,7 +76,17 @@ impl Automaton {
 
     /// Free text, then `close`.
     pub fn text(&mut self, cap: u32, close: Place) -> Place {
-        self.node(Node::Text { cap, close })
+        self.node(Node::Text { cap, close, fills: false })
+    }
+
+    /// Free text that takes all the room there is, then `close`.
+    pub fn filling_text(&mut self, close: Place) -> Place {
+        self.node(Node::Text { cap: u32::MAX, close, fills: true })
+    }
+
+    /// White space that takes all the room there is, none included, then `close`, which one way leads on from.
+    pub fn space(&mut self, close: Place) -> Place {
+        self.node(Node::Space { close })
     }
 
     /// Either of two ways: they share ids as far as they agree and part there.
@@ -168,9 +180,10 @@ impl Automaton {
                 let shortest = edges.iter().map(|(_, place)| self.shortest(*place) + 1).min().unwrap_or(0);
                 (longest(&self.least, edges), shortest, longest(&self.most, edges))
             }
-            Node::Text { cap, close } => {
+            Node::Text { cap, close, .. } => {
                 (self.least(*close), self.shortest(*close), self.most(*close).saturating_add(*cap))
             }
+            Node::Space { close } => (self.least(*close), self.shortest(*close), u32::MAX),
             Node::End => (0, 0, 0),
         };
         self.edges += edges;

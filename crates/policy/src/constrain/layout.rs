@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use furrow_rollout::Grammar;
 
 use super::automaton::{Automaton, Place, Unjoined};
-use super::{Caps, ConstraintError, Lexicon};
+use super::{Caps, ConstraintError, Lexicon, Rules};
 use crate::grammar::{self, Field, FieldKind, Frame, Shape};
 
 /// A part of a reply.
@@ -19,13 +19,20 @@ enum Part {
     Number { from: u64, to: u64 },
     /// At most so many ids of free text.
     Text(u32),
+    /// Free text that takes all the room there is.
+    FillingText,
+    /// White space that takes all the room there is, one id at least: behind a number it says that no digit follows.
+    Space,
 }
+
+/// Bytes of JSON's white space.
+const WHITE_SPACE: &[u8] = b" \t\n\r";
 
 /// Builds the automaton of a grammar; the place where a reply begins.
 pub(super) fn build(
     grammar: &Grammar,
     lexicon: &Lexicon<'_>,
-    caps: &Caps,
+    rules: &Rules,
 ) -> Result<(Automaton, Place), ConstraintError> {
     let mut builder = Builder::new(lexicon)?;
     let end = builder.automaton.end();
@@ -34,31 +41,35 @@ pub(super) fn build(
     let frame =
         grammar::frame(grammar).ok_or_else(|| ConstraintError::NoLayout { grammar: grammar.name.clone() })?;
     let mut actions: Option<Place> = None;
-    for shape in (frame.shapes)(&grammar.extra) {
-        let rest = builder.parts(&action(&shape, caps)?, stop)?;
+    let is_on = |shape: &Shape| rules.endings || !frame.endings.contains(&shape.name);
+    for shape in (frame.shapes)(&grammar.extra).into_iter().filter(is_on) {
+        let rest = builder.parts(&action(&shape, rules)?, stop)?;
         let way = builder.words(&[shape.name], rest)?;
         actions = Some(match actions {
             Some(others) => builder.either(others, way)?,
             None => way,
         });
     }
-    let start = builder.parts(&head(&frame, caps), actions.unwrap_or(stop))?;
+    let start = builder.parts(&head(&frame, rules), actions.unwrap_or(stop))?;
     Ok((builder.automaton, start))
 }
 
 /// What stands before the action's name.
-fn head(frame: &Frame, caps: &Caps) -> Vec<Part> {
+fn head(frame: &Frame, rules: &Rules) -> Vec<Part> {
+    let Caps { note, thought, .. } = rules.caps;
     vec![
         Part::Fixed("{\"note\":\"".into()),
-        Part::Text(caps.note),
+        Part::Text(note),
         Part::Fixed("\",\"thought\":\"".into()),
-        Part::Text(caps.thought),
+        // The last text in front of the action: it leaves room for the longest, so that every action stays possible.
+        if rules.exact_tokens.is_some() { Part::FillingText } else { Part::Text(thought) },
         Part::Fixed(format!("\",\"{}\":{{\"{}\":\"", frame.call, frame.name)),
     ]
 }
 
 /// What stands behind the action's name: its fields in their order, all of them written out.
-fn action(shape: &Shape, caps: &Caps) -> Result<Vec<Part>, ConstraintError> {
+fn action(shape: &Shape, rules: &Rules) -> Result<Vec<Part>, ConstraintError> {
+    let caps = &rules.caps;
     let mut parts = Vec::new();
     // Fixed text since the last free part, opened by the quote that closes the name.
     let mut fixed = String::from("\"");
@@ -92,8 +103,21 @@ fn action(shape: &Shape, caps: &Caps) -> Result<Vec<Part>, ConstraintError> {
         parts.extend(free);
         fixed = format!("{quote}{closing}");
     }
-    parts.push(Part::Fixed(fixed + "}}"));
+    if rules.exact_tokens.is_some() {
+        // What a shorter action leaves.
+        parts.extend([Part::Fixed(fixed), Part::Space, Part::Fixed("}}".into())]);
+    } else {
+        parts.push(Part::Fixed(fixed + "}}"));
+    }
     Ok(parts)
+}
+
+impl Lexicon<'_> {
+    /// Ids that are nothing but white space.
+    pub(super) fn white_space(&self) -> Vec<u32> {
+        let is_space = |text: &[u8]| text.iter().all(|byte| WHITE_SPACE.contains(byte));
+        (0..self.rows as u32).filter(|id| self.text(*id).is_some_and(is_space)).collect()
+    }
 }
 
 /// Ids that are nothing but digits, with their text, by its length (index 0: one digit).
@@ -187,7 +211,18 @@ impl Builder<'_, '_> {
             Part::Words(words) => self.words(words, next),
             Part::Number { from, to } => self.digits_of(*from, *to, next),
             Part::Text(cap) => Ok(self.automaton.text(*cap, next)),
+            Part::FillingText => Ok(self.automaton.filling_text(next)),
+            Part::Space => self.space(next),
         }
+    }
+
+    fn space(&mut self, next: Place) -> Result<Place, ConstraintError> {
+        let more = self.automaton.space(next);
+        let ids = self.lexicon.white_space();
+        if ids.is_empty() {
+            return Err(ConstraintError::NoSpace);
+        }
+        Ok(self.automaton.step(ids.into_iter().map(|id| (id, more)).collect()))
     }
 
     /// One of some words, each tokenised alone.
@@ -299,24 +334,27 @@ mod tests {
 
     #[test]
     fn parts_alternate_between_fixed_and_free() {
-        let caps = Caps::default();
+        let rules = Rules::from(Caps::default());
         let goto =
             Shape { name: "goto", fields: &[Field { name: "url", kind: FieldKind::Address }], says: "" };
         let fixed = |text: &str| Part::Fixed(text.into());
         let want = [
             fixed("\",\"url\":\""),
             Part::Words(&["http://", "https://"]),
-            Part::Text(caps.url),
+            Part::Text(rules.caps.url),
             fixed("\"}}"),
         ];
-        assert_eq!(action(&goto, &caps).unwrap(), want);
+        assert_eq!(action(&goto, &rules).unwrap(), want);
         const SECONDS: Field =
             Field { name: "seconds", kind: FieldKind::WholeOr { from: 0, to: 10, default: 2 } };
         let wait = Shape { name: "wait", fields: &[SECONDS], says: "" };
         let want = [fixed("\",\"seconds\":"), Part::Number { from: 0, to: 10 }, fixed("}}")];
-        assert_eq!(action(&wait, &caps).unwrap(), want);
+        assert_eq!(action(&wait, &rules).unwrap(), want);
+        let exact = Rules { exact_tokens: Some(150), ..rules.clone() };
+        let [seconds, number, _] = want;
+        assert_eq!(action(&wait, &exact).unwrap(), [seconds, number, fixed(""), Part::Space, fixed("}}")]);
         assert_eq!(
-            action(&Shape { name: "refresh", fields: &[], says: "" }, &caps).unwrap(),
+            action(&Shape { name: "refresh", fields: &[], says: "" }, &rules).unwrap(),
             [fixed("\"}}")]
         );
     }

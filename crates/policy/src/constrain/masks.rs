@@ -16,6 +16,8 @@ pub(super) struct Masks {
     steps: HashMap<Place, Vec<(u32, usize)>>,
     /// Sets of each text: by state, then by room from 0 to where more room changes nothing.
     texts: HashMap<Place, TextSets>,
+    /// White space, where an automaton has places for it.
+    space: Option<usize>,
 }
 
 /// Set numbers by state and room; `None` for a state that no ids lead out of.
@@ -32,6 +34,12 @@ impl Masks {
         Self::of(automaton, texts, vocabulary, |_| 0)
     }
 
+    /// The same with the ids of white space.
+    pub fn with_space(mut self, ids: &[u32], vocabulary: usize) -> Self {
+        self.space = Some(self.add(of(ids, vocabulary)));
+        self
+    }
+
     /// Makes the sets of all places of an automaton of which one way is kept open.
     pub fn narrowed(automaton: &Automaton, texts: &Texts, vocabulary: usize) -> Result<Self, TooLarge> {
         Self::of(automaton, texts, vocabulary, |place| automaton.shortest(place) + 1)
@@ -44,7 +52,7 @@ impl Masks {
         vocabulary: usize,
         needed: impl Fn(Place) -> u32,
     ) -> Result<Self, TooLarge> {
-        let mut masks = Self { sets: Vec::new(), steps: HashMap::new(), texts: HashMap::new() };
+        let mut masks = Self { sets: Vec::new(), steps: HashMap::new(), texts: HashMap::new(), space: None };
         let open = masks.add_texts(texts);
         // Steps of the same ids have the same set, and texts that are closed by the same ids the same sets.
         let (mut known, mut closed) = (HashMap::new(), HashMap::new());
@@ -75,17 +83,18 @@ impl Masks {
                     }
                     masks.steps.insert(place, sets);
                 }
-                Node::Text { close, .. } => {
+                Node::Text { close, fills, .. } => {
                     let ids: Vec<u32> = match automaton.at(*close) {
                         Node::Step(edges) => edges.iter().map(|(id, _)| *id).collect(),
-                        Node::Text { .. } | Node::End => Vec::new(),
+                        Node::Text { .. } | Node::Space { .. } | Node::End => Vec::new(),
                     };
                     masks.fits()?;
-                    let sets =
-                        closed.entry(ids).or_insert_with_key(|ids| masks.add_closing(&open, ids, vocabulary));
+                    let sets = closed
+                        .entry((ids, *fills))
+                        .or_insert_with_key(|(ids, fills)| masks.add_closing(&open, ids, *fills, vocabulary));
                     masks.texts.insert(place, sets.clone());
                 }
-                Node::Step(_) | Node::End => {}
+                Node::Step(_) | Node::Space { .. } | Node::End => {}
             }
         }
         Ok(masks)
@@ -102,6 +111,11 @@ impl Masks {
     pub fn text(&self, place: Place, state: State, room: u32) -> &Allowed {
         let rooms = self.texts[&place][state as usize].as_deref().unwrap_or_default();
         &self.sets[rooms[(room as usize).min(rooms.len() - 1)]]
+    }
+
+    /// White space.
+    pub fn space(&self) -> Option<&Allowed> {
+        self.space.map(|set| &self.sets[set])
     }
 
     /// How many sets there are.
@@ -129,10 +143,11 @@ impl Masks {
         open
     }
 
-    /// Where nothing is open the text may be closed as well.
-    fn add_closing(&mut self, open: &TextSets, ids: &[u32], vocabulary: usize) -> TextSets {
+    /// Where nothing is open the text may be closed as well; one that fills only without room.
+    fn add_closing(&mut self, open: &TextSets, ids: &[u32], fills: bool, vocabulary: usize) -> TextSets {
         let mut sets = open.clone();
-        for set in sets[State::Plain as usize].iter_mut().flatten() {
+        let rooms = if fills { 1 } else { usize::MAX };
+        for set in sets[State::Plain as usize].iter_mut().flatten().take(rooms) {
             let mut closing = of(ids, vocabulary);
             closing.extend(self.sets[*set].iter());
             *set = self.add(closing);

@@ -12,6 +12,24 @@ use serde_json::{Value, json};
 use super::*;
 use crate::grammar::{self, HOLO_NAVIGATION, Remarks, Seen};
 
+mod exact;
+
+/// Kinds of the actions of `all_actions`, sorted.
+const ALL_ACTIONS: [&str; 12] = [
+    "Answer",
+    "Click",
+    "Drag",
+    "GoBack",
+    "Goto",
+    "PressKey",
+    "Refresh",
+    "Restart",
+    "Scroll",
+    "SelectTab",
+    "Wait",
+    "Write",
+];
+
 const IMAGE: Size = Size::new(1000, 500);
 /// Ids of marks: no text at all.
 const STOP: u32 = 0;
@@ -126,7 +144,7 @@ impl Book {
     }
 
     fn constraint(&self, caps: &Caps, max_tokens: u32) -> Result<Arc<Constraint>, ConstraintError> {
-        Constraint::compile(&all_actions(), &self.lexicon(), caps, max_tokens)
+        Constraint::compile(&all_actions(), &self.lexicon(), &caps.clone().into(), max_tokens)
     }
 }
 
@@ -219,7 +237,7 @@ fn a_step_object_is_led_as_well() {
     for seed in 0..12 {
         let mut rng = ChaCha12Rng::seed_from_u64(seed);
         let book = Book::random(seed);
-        let constraint = Constraint::compile(&grammar, &book.lexicon(), &small(7), 10_000).unwrap();
+        let constraint = Constraint::compile(&grammar, &book.lexicon(), &small(7).into(), 10_000).unwrap();
         for walked in 0..40 {
             let walk = match walked % 2 {
                 0 => walk(&book, &constraint, &mut anything(&mut rng)),
@@ -236,7 +254,8 @@ fn a_step_object_is_led_as_well() {
 #[test]
 fn a_grammar_without_one_layout_is_refused() {
     let book = Book::random(0);
-    let refused = |name| Constraint::compile(&plain(name), &book.lexicon(), &small(7), 10_000).map(drop);
+    let refused =
+        |name| Constraint::compile(&plain(name), &book.lexicon(), &small(7).into(), 10_000).map(drop);
     for name in grammar::names() {
         let leads = ["holo_navigation", "holo_step"].contains(&name);
         assert_eq!(refused(name).is_ok(), leads, "{name}");
@@ -273,21 +292,7 @@ fn every_walk_is_read_and_fits() {
     }
     println!("seeds 0 to 23: {cut} replies were cut, {stopped} ended by themselves: {actions:?}");
     assert!(cut > 100 && stopped > 20);
-    let all = [
-        "Answer",
-        "Click",
-        "Drag",
-        "GoBack",
-        "Goto",
-        "PressKey",
-        "Refresh",
-        "Restart",
-        "Scroll",
-        "SelectTab",
-        "Wait",
-        "Write",
-    ];
-    assert_eq!(actions.iter().map(String::as_str).collect::<Vec<_>>(), all);
+    assert_eq!(actions.iter().map(String::as_str).collect::<Vec<_>>(), ALL_ACTIONS);
 }
 
 #[test]
@@ -509,7 +514,7 @@ fn what_cannot_be_enforced_is_refused() {
     fn check(book: &Book, rows: usize, stop: u32, max_tokens: u32, want: &str) {
         let lexicon = Lexicon::new(rows, stop, |id| book.text(id), |text| book.encode(text));
         let refused =
-            Constraint::compile(&all_actions(), &lexicon, &Caps::default(), max_tokens).unwrap_err();
+            Constraint::compile(&all_actions(), &lexicon, &Caps::default().into(), max_tokens).unwrap_err();
         assert!(refused.to_string().starts_with(want), "\n got {refused}\nwant {want}");
     }
     let book = Book::bytes();
@@ -528,7 +533,7 @@ fn what_cannot_be_enforced_is_refused() {
     check(&no_digit, rows, STOP, 512, "the tokenizer has no id for the digit 7 alone");
     let twice = Lexicon::new(rows, STOP, |id| book.text(id), |_| vec![MARKS]);
     assert!(matches!(
-        Constraint::compile(&all_actions(), &twice, &Caps::default(), 512),
+        Constraint::compile(&all_actions(), &twice, &Caps::default().into(), 512),
         Err(ConstraintError::Encoding { .. })
     ));
 }

@@ -18,7 +18,12 @@ pub(super) const NAVIGATION: Dialect = Dialect {
     instructions: |extra| instructions(Space::Thousandths, extra),
     is_extensible: true,
     needs_marks: false,
-    frame: Some(Frame { call: "action", name: "action", shapes: |extra| shapes(Space::Thousandths, extra) }),
+    frame: Some(Frame {
+        call: "action",
+        name: "action",
+        shapes: |extra| shapes(Space::Thousandths, extra),
+        endings: &["answer", "goto"],
+    }),
 };
 
 pub(super) const NAVIGATION_PIXELS: Dialect = Dialect {

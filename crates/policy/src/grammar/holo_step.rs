@@ -23,6 +23,7 @@ pub(super) const STEP: Dialect = Dialect {
         call: "tool_call",
         name: "tool_name",
         shapes: |_| SHAPES.iter().filter(|shape| shape.name != PLAN).copied().collect(),
+        endings: &["answer", "goto"],
     }),
 };
 

@@ -85,6 +85,8 @@ pub(crate) struct Frame {
     pub name: &'static str,
     /// The actions, in the order of the instructions.
     pub shapes: fn(&[ExtraAction]) -> Vec<Shape>,
+    /// Names of those that end the trajectory or can: an answer, and an address that may be off the task's list (`off_list_navigation`).
+    pub endings: &'static [&'static str],
 }
 
 const DIALECTS: &[Dialect] = &[

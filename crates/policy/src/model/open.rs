@@ -10,8 +10,8 @@ use furrow_cuda::gpu::{Gpu, GpuError};
 use furrow_model::backend::{Backend, PAGE_TOKENS, Room};
 use furrow_model::checkpoint::{Checkpoint, CheckpointError};
 use furrow_model::config::{Config, VisionConfig};
-use furrow_model::cpu::{Cpu, OpenError};
-use furrow_model::kernels::Team;
+use furrow_model::cpu::{Bytes, Cpu, OpenError};
+use furrow_model::kernels::{Compute, Team};
 use furrow_model::sample::Allowed;
 use furrow_model::template::{Template, TemplateError, TemplateFile};
 use furrow_model::tokenizer::{Tokenizer, TokenizerError};
@@ -213,7 +213,7 @@ impl Model {
             among: without_placeholder(vocabulary, vision.image_token),
             vision,
             resample: config.resample,
-            caps: config.constrain.clone(),
+            rules: config.constrain.clone(),
             constraints: Mutex::default(),
             schemas: Default::default(),
             vocabulary,
@@ -245,11 +245,17 @@ impl Model {
     }
 }
 
-/// What a job's model takes of a GPU's memory.
+/// What a job's model takes of a GPU's memory and pins of this machine's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arena {
     /// By part.
-    pub plan: furrow_cuda::Plan,
+    pub needs: furrow_cuda::needs::Needs,
+    /// How large the backend's room is for sessions.
+    pub room: Room,
+    /// Sessions that are admitted at most: those that fit at `context_tokens_max`, on the device and parked.
+    pub sessions_max: u32,
+    /// Longest sequence of a session: the job's limit, or the model's where that is less.
+    pub context_tokens_max: u32,
     /// Whether the weight files were at hand, and not only the configuration: then this is what will be asked for, to the byte.
     pub is_exact: bool,
 }
@@ -265,16 +271,39 @@ impl Arena {
         let refused = |why: CheckpointError| ModelError::Checkpoint { dir: dir(), source: Box::new(why) };
         let model = Config::read(&config.checkpoint).map_err(|why| refused(why.into()))?;
         let vision = model.vision.as_ref().ok_or_else(|| ModelError::NoVision { dir: dir() })?;
-        let room =
-            room(config, &settings(config, &model, (PolicyVersion(0), [0; 32])), vision, model.text.hidden);
+        let settings = settings(config, &model, (PolicyVersion(0), [0; 32]));
+        let room = room(config, &settings, vision, model.text.hidden);
         let checkpoint = Checkpoint::open(&config.checkpoint).ok();
-        let plan = match &checkpoint {
-            Some(checkpoint) => cuda::plan_of(checkpoint, &room, options),
-            None => cuda::plan(&model, &room, options),
+        let needs = match &checkpoint {
+            Some(checkpoint) => cuda::needs_of(checkpoint, &room, options),
+            None => cuda::needs(&model, &room, options),
         };
-        let plan = plan.map_err(|why| ModelError::Cuda(Box::new(why)))?;
-        Ok(Some(Self { plan, is_exact: checkpoint.is_some() }))
+        let needs = needs.map_err(|why| ModelError::Cuda(Box::new(why)))?;
+        let sessions_max = settings.sessions_max(room, |pages| needs.parked_bytes(pages))?;
+        let context_tokens_max = settings.context_tokens_max;
+        Ok(Some(Self { needs, room, sessions_max, context_tokens_max, is_exact: checkpoint.is_some() }))
     }
+}
+
+/// What a job's model takes of this machine's memory where it computes on the processor, by part; `None` where a GPU does.
+///
+/// # Errors
+/// When the checkpoint's configuration is refused.
+pub fn bytes_on_the_processor(config: &ModelConfig) -> Result<Option<Bytes>, ModelError> {
+    if !matches!(config.backend, BackendChoice::Cpu) {
+        return Ok(None);
+    }
+    let dir = || config.checkpoint.clone();
+    let refused = |why: CheckpointError| ModelError::Checkpoint { dir: dir(), source: Box::new(why) };
+    let model = Config::read(&config.checkpoint).map_err(|why| refused(why.into()))?;
+    let vision = model.vision.as_ref().ok_or_else(|| ModelError::NoVision { dir: dir() })?;
+    let settings = settings(config, &model, (PolicyVersion(0), [0; 32]));
+    let value_bytes = match config.compute {
+        Compute::Float32 => size_of::<f32>() as u64,
+        Compute::Bfloat16 => 2,
+    };
+    let room = room(config, &settings, vision, model.text.hidden);
+    Ok(Some(room.bytes(&model, model.parameters() * value_bytes)))
 }
 
 /// Tokenizer and template, with what the job puts over them.

@@ -1,7 +1,9 @@
 //! A session of the twin: what it is shown, and what it does with a reply.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use furrow_model::floor::{StepSizes, Workload};
 use furrow_model::vision::Tile;
 use furrow_rollout::{Ancestry, ContextPolicy, Id, Sampling};
 use tokio::sync::oneshot;
@@ -23,9 +25,14 @@ const NAMES: u32 = 16;
 
 /// A session and those that follow it.
 pub struct Actor {
-    settings: TwinSettings,
-    /// Tiles of a screenshot, and rows of a tile.
-    tiles: (usize, usize),
+    keep: ContextPolicy,
+    sessions: u64,
+    work: Arc<Workload>,
+    /// Which trajectory of the workload the next session of any actor acts.
+    next: Arc<AtomicUsize>,
+    /// Which one this session acts.
+    course: usize,
+    rows_per_tile: usize,
     stream: Stream,
     /// Counts trajectories of all actors apart: this one's index, then one more for each round.
     trajectory: u64,
@@ -57,10 +64,19 @@ pub enum Next {
 }
 
 impl Actor {
-    pub fn new(index: usize, settings: &TwinSettings, tiles: (usize, usize)) -> Self {
+    pub fn new(
+        index: usize,
+        settings: &TwinSettings,
+        (work, next): (Arc<Workload>, Arc<AtomicUsize>),
+        rows_per_tile: usize,
+    ) -> Self {
         Self {
-            settings: *settings,
-            tiles,
+            keep: settings.keep,
+            sessions: settings.mix.sessions as u64,
+            work,
+            next,
+            course: 0,
+            rows_per_tile,
             stream: stream(),
             trajectory: index as u64,
             step: 0,
@@ -71,8 +87,9 @@ impl Actor {
         }
     }
 
-    /// Opens a session that has so many steps behind it.
-    pub fn begin(&mut self, engine: &mut Engine, age: usize) -> Result<(), TwinError> {
+    /// Opens a session in a trajectory of the workload that has so many steps behind it.
+    pub fn begin_at(&mut self, engine: &mut Engine, (course, age): (usize, usize)) -> Result<(), TwinError> {
+        self.course = course;
         let (opened, mut answer) = oneshot::channel();
         self.id = SessionId(self.trajectory);
         self.life = CancellationToken::new();
@@ -100,7 +117,7 @@ impl Actor {
     /// A step that lies behind: what is kept of it. Its picture's rows are read as text.
     fn live(&mut self) -> Vec<Stretch> {
         let response = self.response();
-        match self.settings.keep {
+        match self.keep {
             ContextPolicy::Append => {
                 let ids = [self.turn().ids, response].concat();
                 // As it was lived: what was drawn last, and the stop id, are run with the next step.
@@ -116,17 +133,17 @@ impl Actor {
 
     /// Ids of every reply.
     pub(super) fn response(&self) -> Vec<u32> {
-        [vec![DRAWN; self.settings.mix.generated], vec![STOP]].concat()
+        [vec![DRAWN; self.drawn()], vec![STOP]].concat()
     }
 
     /// Sees a page.
     pub fn show(&mut self, engine: &mut Engine, now: u64) {
-        let generated = self.settings.mix.generated as u32;
+        let generated = self.drawn() as u32;
         let sampling = Sampling { max_tokens: generated, ..Sampling::default() };
         let (kept, prompt) = self.lays();
         let ask = Ask {
             prompt,
-            stays: self.settings.keep == ContextPolicy::Append,
+            stays: self.keep == ContextPolicy::Append,
             response: Response::new(&sampling, &self.stream, self.step as u32, STOP, None),
             tokens_max: generated + 1,
         };
@@ -147,10 +164,11 @@ impl Actor {
         self.waits = None;
         let Some(seen) = seen else { return Ok(Next::Aged) };
         self.answered();
-        if self.step == self.settings.mix.steps {
+        if self.step == self.work.trajectories[self.course].len() {
             engine.apply(Event::Close(self.id));
-            self.trajectory += self.settings.mix.sessions as u64;
-            self.begin(engine, 0)?;
+            self.trajectory += self.sessions;
+            let next = self.next.fetch_add(1, Ordering::Relaxed) % self.work.trajectories.len();
+            self.begin_at(engine, (next, 0))?;
         }
         Ok(Next::Acts { seen })
     }
@@ -162,7 +180,7 @@ impl Actor {
 
     /// The turn was answered: `last_image` keeps its text and the reply.
     pub(super) fn answered(&mut self) {
-        if self.settings.keep == ContextPolicy::LastImage {
+        if self.keep == ContextPolicy::LastImage {
             let (head, text) = self.text();
             let mut stretch = Stretch::text([self.head(head), vec![TEXT; text], self.response()].concat());
             stretch.forks.extend((head > 0).then_some(head as u32));
@@ -178,11 +196,24 @@ impl Actor {
         ids
     }
 
-    /// Tokens of instructions and task, and of the turn's text beside its picture and the marks around that.
+    /// Sizes of a step of this trajectory.
+    fn sizes(&self, step: usize) -> StepSizes {
+        self.work.trajectories[self.course].get(step).copied().unwrap_or_default()
+    }
+
+    /// Tokens that are drawn for this step; the stop id comes behind them.
+    fn drawn(&self) -> usize {
+        let StepSizes { sampled, given, .. } = self.sizes(self.step);
+        // Where nothing was put behind the reply, its last sampled token was the mark that ended it.
+        (sampled - u32::from(given == 0 && sampled > 0)).max(1) as usize
+    }
+
+    /// Tokens of instructions and task, and of the turn's text beside its picture and the marks around that. What the grammar gave of the reply before is read
+    /// with this turn, but for the stop id.
     fn text(&self) -> (usize, usize) {
-        let mix = &self.settings.mix;
-        // The stop id behind the last reply counts as text of the turn that follows, and so do the marks.
-        if self.step == 0 { (mix.instructions, mix.text - 2) } else { (0, mix.text - 3) }
+        let StepSizes { instructions, text, .. } = self.sizes(self.step);
+        let before = self.step.checked_sub(1).map_or(0, |step| self.sizes(step).given.saturating_sub(1));
+        (instructions as usize, (text.saturating_sub(2) + before) as usize)
     }
 
     /// Instructions and task in the first one, the picture between its marks, text. What `conversation.rs` would lay.
@@ -194,12 +225,14 @@ impl Actor {
             [self.head(head), vec![MARK], vec![PLACEHOLDER; rows as usize], vec![MARK], vec![TEXT; text]];
         let at = head as u32 + 1;
         let forks = if self.step == 0 { vec![head as u32, at + rows + 1] } else { Vec::new() };
-        Stretch { ids: ids.concat(), pictures: vec![Placed { at, picture }], ends: Vec::new(), forks }
+        // A step that showed nothing is text alone; its marks stay, so that it is as long.
+        let pictures = if rows > 0 { vec![Placed { at, picture }] } else { Vec::new() };
+        Stretch { ids: ids.concat(), pictures, ends: Vec::new(), forks }
     }
 
     /// Tiles like no others.
     fn picture(&self) -> Arc<Picture> {
-        let (count, rows) = self.tiles;
+        let (count, rows) = (self.sizes(self.step).tiles as usize, self.rows_per_tile);
         let tile = |tile: usize| {
             let mut hash = [0; 32];
             hash[..8].copy_from_slice(&self.trajectory.to_le_bytes());

@@ -31,8 +31,8 @@ const TILES: usize = 32;
 /// # Errors
 /// As [`super::simulate`].
 pub fn needs(config: &Config, rates: &Device, settings: &TwinSettings) -> Result<Room, TwinError> {
-    let floor = settings.floor(config, rates, Rollout::floor)?;
-    let longest = floor.context_max + (settings.mix.steps + 8 * PAGE_TOKENS) as f64;
+    let floor = settings.floor(config, rates, (Rollout::floor, Rollout::floor_of))?;
+    let longest = floor.context_max + f64::from(settings.spare_tokens()) + (8 * PAGE_TOKENS) as f64;
     let sessions = settings.mix.sessions as u64;
     // Some fewer: the engine keeps pages for one session more than it holds, and workspaces differ.
     let fit = config.sessions_that_fit(rates, longest).saturating_sub(4).min(sessions);
@@ -51,7 +51,7 @@ pub fn rehearse(
     rates: &Device,
     settings: &TwinSettings,
 ) -> Result<Outcome, TwinError> {
-    let floor = settings.floor(device.config(), rates, Rollout::floor)?;
+    let floor = settings.floor(device.config(), rates, (Rollout::floor, Rollout::floor_of))?;
     let clock = Clock { time: TimeSource::system(), hand: None };
     let (stage, ages) = Stage::new(device);
     let world = World::new(Box::new(stage), clock, settings, &floor)?;
@@ -170,6 +170,7 @@ mod tests {
         let mix = Mix { sessions: 3, steps: 3, generated: 5, page_seconds: 0.02, ..Mix::default() };
         let settings = TwinSettings {
             mix,
+            workload: None,
             keep: ContextPolicy::LastImage,
             prefill_chunk: 512,
             prefill_tokens: 1024,
@@ -196,6 +197,7 @@ mod tests {
         let mix = Mix { screenshot: (1440, 900), ..Mix::default() };
         let settings = TwinSettings {
             mix,
+            workload: None,
             keep: ContextPolicy::Append,
             prefill_chunk: 512,
             prefill_tokens: 1024,

@@ -1,5 +1,6 @@
 //! The scheduler's share of the floor, and its time account.
 
+use furrow_model::floor::StepSizes;
 use furrow_rollout::ImageSpan;
 use furrow_telemetry::{DeviceUse, Label};
 use proptest::prelude::*;
@@ -14,6 +15,7 @@ const SEVEN_TILES: (usize, usize) = (1440, 900);
 fn settings(screenshot: (usize, usize), keep: ContextPolicy) -> TwinSettings {
     TwinSettings {
         mix: Mix { screenshot, ..Mix::default() },
+        workload: None,
         keep,
         prefill_chunk: PREFILL_CHUNK,
         prefill_tokens: PREFILL_TOKENS,
@@ -96,8 +98,10 @@ fn host_time_is_accounted_for() {
 #[test]
 fn an_actor_lays_what_a_conversation_would() {
     for keep in [ContextPolicy::Append, ContextPolicy::LastImage] {
-        let settings = TwinSettings { keep, ..small(1) };
-        let mut actor = Actor::new(7, &settings, (3, 256));
+        let mix = Mix { steps: 4, ..small(1).mix };
+        let settings = TwinSettings { mix, keep, ..small(1) };
+        let work = settings.workload(&Config::published());
+        let mut actor = Actor::new(7, &settings, (work, Arc::default()), 256);
         let mut conversation = Conversation::new(keep, Replay::AtOnce);
         for step in 0..4 {
             let (kept, prompt) = actor.lays();
@@ -153,6 +157,56 @@ fn a_small_device_parks_and_says_so() {
     // States go and come beside batches: what counts as copying is what was waited for, and that may be nothing.
     assert!(outcome.parked > 0 && outcome.share() < 1.0, "{outcome:?}");
     assert_eq!(outcome.time.total(), outcome.micros);
+}
+
+fn of_work(work: Workload, sessions: usize) -> TwinSettings {
+    let mix = Mix { sessions, ..Mix::default() };
+    TwinSettings { mix, workload: Some(Arc::new(work)), ..small(sessions) }
+}
+
+#[test]
+fn a_workload_of_steps_that_are_alike_is_its_mix() {
+    let of_mix = small(4);
+    let work = Workload::uniform(&of_mix.mix, 3);
+    let (of_mix, of_work) = (run_on("h200", &of_mix), run_on("h200", &of_work(work, 4)));
+    assert_eq!((of_work.steps, of_work.time), (of_mix.steps, of_mix.time));
+}
+
+/// Trajectories of one step and of nine: each is acted as often as the other, so nine of ten steps are the long one's.
+#[test]
+fn a_workload_is_acted_in_its_own_proportions() {
+    let step = |instructions, tiles, sampled| StepSizes { instructions, text: 20, tiles, sampled, given: 1 };
+    let long: Vec<StepSizes> = (0..9).map(|index| step(if index == 0 { 300 } else { 0 }, 1, 3)).collect();
+    let work = Workload { trajectories: vec![vec![step(300, 7, 60)], long], page_seconds: 0.2 };
+    let settings = TwinSettings { seconds: Some(60.0), ..of_work(work.clone(), 10) };
+    let outcome = run_on("h200", &settings);
+    assert_eq!(outcome.time.total(), outcome.micros);
+    assert!(outcome.share() > 0.0 && outcome.share() < 1.05, "{outcome:?}");
+    let places: Vec<(usize, usize)> = (0..10).map(|index| at(&work, index, 10)).collect();
+    // Ten steps, ten sessions: one at each.
+    assert_eq!(places.iter().filter(|(trajectory, _)| *trajectory == 0).count(), 1, "{places:?}");
+    // More sessions with other sizes of the same mean take another time: what is simulated is the distribution, not its mean.
+    let mean = Workload {
+        trajectories: vec![(0..5).map(|index| step(if index == 0 { 300 } else { 0 }, 2, 9)).collect()],
+        page_seconds: 0.2,
+    };
+    let other = run_on("h200", &TwinSettings { seconds: Some(60.0), ..of_work(mean, 10) });
+    assert_ne!(outcome.steps, other.steps);
+    let none = of_work(Workload { trajectories: vec![Vec::new()], page_seconds: 1.0 }, 2);
+    let refused = simulate(&Config::published(), Device::named("h200").unwrap(), &none).unwrap_err();
+    assert_eq!(refused, TwinError::TooFew("steps"));
+}
+
+#[test]
+fn sessions_begin_at_steps_that_are_all_as_likely() {
+    let step = StepSizes { text: 20, tiles: 1, sampled: 3, ..StepSizes::default() };
+    let work = Workload { trajectories: vec![vec![step; 2], vec![step; 18]], page_seconds: 1.0 };
+    let places: Vec<(usize, usize)> = (0..10).map(|index| at(&work, index, 10)).collect();
+    let want: Vec<(usize, usize)> =
+        [(0, 1)].into_iter().chain((0..9).map(|step| (1, 1 + 2 * step))).collect();
+    assert_eq!(places, want);
+    let alone = Workload { trajectories: vec![vec![step; 3]], page_seconds: 1.0 };
+    assert_eq!([0, 1, 2, 3].map(|index| at(&alone, index, 4)), [(0, 0), (0, 1), (0, 2), (0, 0)]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use furrow_model::kernels::{Compute, Team};
 use furrow_model::vision::{ImageLimits, Resample, decode, prepare};
 use furrow_model::weights::Weights;
 use furrow_policy::Policy;
-use furrow_rollout::{ContextPolicy, FinishReason, ImageSpan, TokenTrace, token_hash};
+use furrow_rollout::{Action, ContextPolicy, FinishReason, ImageSpan, TokenTrace, token_hash};
 use furrow_wire::Opening;
 
 use crate::ground::*;
@@ -107,4 +107,34 @@ async fn a_cut_reply_ends_with_the_stop_id_and_the_next_prompt_follows_it() {
     let next = tokens(&rows[1].1);
     assert_eq!(next.prefix_len as usize, cut.prompt_token_ids.len() + 3);
     model.stop().await;
+}
+
+/// The workload of a measurement: every reply as long as the job says, every one an action that a trajectory goes on after.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replies_of_an_exact_length_are_actions_that_end_nothing() {
+    let exact = 180;
+    let config = config(|file| {
+        file.sampling.max_tokens = 200;
+        file.constrain.enabled = true;
+        (file.constrain.exact_tokens, file.constrain.endings) = (exact, false);
+    });
+    let model = model(&config);
+    let (mut kinds, mut drawn) = (std::collections::BTreeSet::new(), 0);
+    for group in 0..8 {
+        let opening = opening(&config, group, 1, ContextPolicy::LastImage);
+        for (reply, trace) in live(&model, &opening, 3).await {
+            let row = tokens(&trace);
+            assert_eq!(row.response_token_ids.len(), exact as usize, "{reply:?}");
+            let action = reply.action.unwrap();
+            let may_end = matches!(action, Action::Answer { .. }) || action.address().is_some();
+            assert!(!may_end, "{action:?}");
+            assert_eq!(row.finish_reason, FinishReason::GrammarCap);
+            assert_eq!((row.forced.last(), row.response_mask.last()), (Some(&true), Some(&false)));
+            kinds.insert(action.kind());
+            drawn += row.response_mask.iter().filter(|drawn| **drawn).count();
+        }
+    }
+    model.stop().await;
+    println!("{} of {} ids were drawn: {kinds:?}", drawn, 8 * 3 * exact);
+    assert!(kinds.len() >= 3, "{kinds:?}");
 }

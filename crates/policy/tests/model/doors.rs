@@ -115,4 +115,9 @@ fn what_does_not_fit_together_is_told_by_its_key() {
     assert!(stop.contains("policy.checkpoint") && stop.contains("no such mark"), "{stop}");
     let short = refused(|file| file.constrain.enabled = true);
     assert!(short.contains("policy.constrain") && short.contains("max_tokens"), "{short}");
+    let inexact = refused(|file| {
+        file.sampling.max_tokens = 200;
+        (file.constrain.enabled, file.constrain.exact_tokens) = (true, 20);
+    });
+    assert!(inexact.contains("policy.constrain.exact_tokens: 20; with this tokenizer"), "{inexact}");
 }

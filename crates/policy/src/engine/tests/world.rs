@@ -173,7 +173,7 @@ fn constraint() -> Arc<Constraint> {
             Lexicon::new(VOCABULARY as usize, STOP, text, |text| text.bytes().map(u32::from).collect());
         let grammar = Grammar { name: HOLO_NAVIGATION.into(), extra: Vec::new() };
         let caps = Caps { note: 3, thought: 3, content: 3, element: 3, url: 3, key: 3 };
-        Constraint::compile(&grammar, &lexicon, &caps, 160).unwrap()
+        Constraint::compile(&grammar, &lexicon, &caps.into(), 160).unwrap()
     };
     MADE.get_or_init(make).clone()
 }

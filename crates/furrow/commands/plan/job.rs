@@ -1,0 +1,241 @@
+//! `furrow plan --job`: what a job takes of a machine, and whether it fits.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use furrow_model::config::Config;
+use furrow_model::floor::{Device, Mix};
+use furrow_policy::ModelConfig;
+use furrow_tasks::TaskSet;
+
+use crate::budget::{Budget, Given, Machine, Roles};
+use crate::job::Job;
+use crate::recorded::Recorded;
+use crate::sessions::{Sessions, mix_of};
+use crate::{Failure, output};
+
+/// Which job, and on what machine.
+#[derive(Debug, Args)]
+pub struct JobPlanArgs {
+    /// Job file whose budget is summed up, and whose checkpoint the model is
+    #[arg(long, value_name = "FILE", conflicts_with = "checkpoint")]
+    job: Option<PathBuf>,
+    /// Replace a key of the job, such as `policy.engine.state_slots=100`; may be given again
+    #[arg(long = "set", value_name = "KEY=VALUE", requires = "job")]
+    set: Vec<String>,
+    #[command(flatten)]
+    given: Given,
+}
+
+/// A job that is planned.
+#[derive(Debug)]
+pub struct PlannedJob {
+    job: Job,
+    /// Its tasks, where they can be read here.
+    tasks: Option<TaskSet>,
+}
+
+impl JobPlanArgs {
+    /// The job, where one was named.
+    pub fn read(&self) -> Result<Option<PlannedJob>, Failure> {
+        let Some(path) = &self.job else { return Ok(None) };
+        let job = Job::read(path, &self.set).map_err(Failure::Input)?;
+        if job.policy.model.is_none() {
+            let kind = job.policy.choice.kind().as_str();
+            return Err(Failure::Input(vec![format!(
+                "policy.kind: {kind:?} computes nothing; use \"model\""
+            )]));
+        }
+        // A plan may be made where the tasks are not.
+        let tasks = furrow_tasks::load(&job.tasks);
+        if let Err(problems) = &tasks {
+            output::aside(format!(
+                "the job's tasks are not read ({}): --steps and --screenshot say what they are like",
+                problems.first().map_or("", String::as_str)
+            ));
+        }
+        Ok(Some(PlannedJob { job, tasks: tasks.ok() }))
+    }
+
+    /// The job's budget on this machine, or on the one that was described.
+    pub fn budget(
+        &self,
+        planned: &PlannedJob,
+        (config, mix): (&Config, &Mix),
+        recorded: Option<&Recorded>,
+        named: &Device,
+    ) -> Result<(Budget, String), Failure> {
+        let job = &planned.job;
+        let context = job.policy.session.context;
+        let sessions = match recorded {
+            Some(recorded) => Sessions::recorded(recorded, mix.sessions, context),
+            None => Sessions::assumed(Some(config), mix, context),
+        };
+        let machine = Machine::of(job, &self.given, Some(named));
+        let budget = Budget::of(job, Roles::All, &sessions, &machine).map_err(Failure::Input)?;
+        Ok((budget, format!("{} sessions, {}", sessions.count, sessions.of)))
+    }
+}
+
+impl PlannedJob {
+    /// Its model.
+    pub fn model(&self) -> Option<&ModelConfig> {
+        self.job.policy.model.as_ref()
+    }
+
+    /// What it says of its sessions.
+    pub fn mix(&self, base: Mix) -> Mix {
+        mix_of(&self.job, self.tasks.as_ref(), base)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budget(settings: &[&str], gib: [f64; 3]) -> Budget {
+        let dir = tempfile::tempdir().unwrap();
+        let text = include_str!("../../../model/tests/configs/nano_12b_vl.json");
+        std::fs::write(dir.path().join("config.json"), text).unwrap();
+        let job = dir.path().join("job.toml");
+        let keys = "[policy]\nkind = \"model\"\ncheckpoint = \".\"\n[policy.sampling]\nmax_tokens = 150\n[policy.engine]\nbackend = \"cuda\"\n\
+            kv_tokens = 1638400\ncontext_tokens_max = 65536\nstate_slots = 102\nsnapshot_slots = 0\nparked_bytes = 64424509440\n[env]\nsessions_max = 100\n\
+            [[tasks.source]]\npath = \"config.json\"\nsuite = \"some\"\n";
+        std::fs::write(&job, keys).unwrap();
+        let set = settings.iter().map(ToString::to_string).collect();
+        let [gpu, memory, disk] = gib.map(Some);
+        let given = Given { gpu_memory_gib: gpu, memory_gib: memory, disk_gib: disk, device_bytes: None };
+        let args = JobPlanArgs { job: Some(job), set, given };
+        let planned = args.read().unwrap().unwrap();
+        let config = Config::read(dir.path()).unwrap();
+        let mix = planned.mix(Mix { screenshot: (1440, 900), ..Mix::default() });
+        args.budget(&planned, (&config, &mix), None, Device::named("h200").unwrap()).unwrap().0
+    }
+
+    /// The machine that the farm is to run on: 139 GiB of GPU memory, 128 GiB of memory, 64 GiB of disk.
+    const THERE: [f64; 3] = [139.0, 128.0, 64.0];
+    const GIB: u64 = 1 << 30;
+
+    #[track_caller]
+    fn bytes(budget: &Budget, sum: &str, term: &str) -> u64 {
+        let sum = budget.sums.iter().find(|it| it.what == sum).unwrap();
+        sum.terms.iter().find(|it| it.what == term).unwrap_or_else(|| panic!("{term}: {sum:?}")).bytes
+    }
+
+    #[test]
+    fn a_job_is_summed_up_by_term() {
+        let budget = budget(&["policy.weights.stage=device"], THERE);
+        let weights = bytes(&budget, "GPU memory", "weights");
+        assert!((26.2e9..26.4e9).contains(&(weights as f64)), "{weights}");
+        assert_eq!(bytes(&budget, "GPU memory", "a second set of weights"), weights);
+        assert_eq!(bytes(&budget, "GPU memory", "state slots"), 102 * 148_865_024 + 256);
+        assert_eq!(bytes(&budget, "GPU memory", "KV pages"), 25_601 * 64 * 24_576);
+        assert_eq!(bytes(&budget, "GPU memory", "graphs, code, libraries"), 768 << 20);
+        for part in
+            ["tiles being encoded", "tile features", "logits and sampling", "CUDA context and kernels"]
+        {
+            assert!(bytes(&budget, "GPU memory", part) > 0, "{part}");
+        }
+        assert_eq!(bytes(&budget, "pinned memory", "states of idle sessions"), 60 * GIB);
+        assert_eq!(bytes(&budget, "pinned memory", "staging of copies"), 64 << 20);
+        assert_eq!(bytes(&budget, "memory of processes", "browsers"), 100 * 41_400_000);
+        // 100 sessions x 7 tiles x 3 x 512 x 512 float32.
+        assert_eq!(bytes(&budget, "memory of processes", "screenshots cut into tiles"), 700 * 3_145_728);
+        assert!(bytes(&budget, "page cache", "weight files") > 26_000_000_000);
+        assert!(bytes(&budget, "disk to run", "checkpoint") > 26_000_000_000);
+        for sum in &budget.sums {
+            assert_eq!(sum.total(), sum.terms.iter().map(|term| term.bytes).sum::<u64>());
+        }
+        // What is pinned is taken from what processes have, and both from what files have.
+        let there = |what: &str| {
+            let sum = budget.sums.iter().find(|it| it.what == what).unwrap();
+            (sum.there.as_ref().unwrap().bytes, sum.total())
+        };
+        let (pinned, processes, cache) =
+            (there("pinned memory"), there("memory of processes"), there("page cache"));
+        assert_eq!(
+            (pinned.0, processes.0, cache.0),
+            (128 * GIB, 128 * GIB - pinned.1, processes.0 - processes.1)
+        );
+        assert_eq!(budget.refusals(), [""; 0]);
+    }
+
+    #[test]
+    fn each_sum_that_does_not_fit_is_named_by_itself_and_to_the_byte() {
+        let fits = budget(&[], THERE);
+        assert_eq!(fits.refusals(), [""; 0]);
+        let total = |what: &str| fits.sums.iter().find(|it| it.what == what).unwrap().total();
+        let gib = |bytes: u64| bytes as f64 / GIB as f64;
+        let names = |lines: Vec<String>| -> Vec<String> {
+            lines.iter().map(|line| line.split(':').next().unwrap().to_owned()).collect()
+        };
+        let named = |gib: [f64; 3]| names(budget(&[], gib).refusals());
+        // Estimates warn; the page cache and the end of the data set warn, too, and are left out here.
+        let warned = |gib: [f64; 3]| {
+            let mut lines = names(budget(&[], gib).warnings());
+            lines.retain(|line| ["memory of processes", "disk to run"].contains(&line.as_str()));
+            lines
+        };
+        let gpu = gib(total("GPU memory"));
+        assert_eq!(named([gpu, 128.0, 64.0]), [""; 0]);
+        assert_eq!(named([gpu - 1e-8, 128.0, 64.0]), ["GPU memory"]);
+        let memory = gib(total("pinned memory") + total("memory of processes"));
+        assert_eq!(warned([139.0, memory, 64.0]), [""; 0]);
+        assert_eq!(warned([139.0, memory - 1e-8, 64.0]), ["memory of processes"]);
+        assert_eq!(named([139.0, memory - 1e-8, 64.0]), [""; 0]);
+        assert_eq!(named([139.0, 59.0, 64.0]), ["pinned memory"]);
+        let disk = gib(total("disk to run"));
+        assert_eq!(warned([139.0, 128.0, disk]), [""; 0]);
+        assert_eq!(warned([139.0, 128.0, disk - 1e-8]), ["disk to run"]);
+        let line = &budget(&[], [70.0, 128.0, 64.0]).refusals()[0];
+        for part in ["does not fit", "KV pages 40.27 GB", "weights 26", "policy.engine.kv_tokens", "75.16 GB"]
+        {
+            assert!(line.contains(part), "{part}: {line}");
+        }
+        // A page cache that is too small costs time, and the data set's end is far away: neither is refused.
+        let tight = budget(&["tasks.groups=100000"], [139.0, memory + 1.0, 64.0]);
+        assert_eq!(tight.refusals(), [""; 0]);
+        let warned: Vec<String> =
+            tight.warnings().iter().map(|line| line.split(':').next().unwrap().to_owned()).collect();
+        assert_eq!(warned, ["page cache", "disk to the end", "policy.engine"], "{:?}", tight.warnings());
+    }
+
+    #[test]
+    fn sessions_that_do_not_fit_are_swapped_out_and_counted() {
+        let fits = budget(&[], THERE).residency.unwrap();
+        // 60,000 tokens at the end of 30 steps of 7 x 256 rows, 60 of text and 150 generated, and half of that in the mean.
+        assert!((59_000..62_000).contains(&fits.tokens[0]), "{fits:?}");
+        assert!((480..510).contains(&fits.even.pages), "{fits:?}");
+        assert_eq!(fits.even.resident, 25_600 / fits.even.pages);
+        assert_eq!(
+            (fits.even.resident + fits.even.swapped_out, fits.longest.resident + fits.longest.swapped_out),
+            (100, 100)
+        );
+        assert_eq!(fits.longest.resident, 25_600 / fits.longest.pages);
+        // A session of 492 pages takes 95 + 492 blocks of 1.57 MB.
+        assert_eq!(fits.even.bytes, fits.even.swapped_out * (95 + fits.even.pages) * 64 * 24_576);
+        let seconds = fits.longest.bytes_a_step as f64 / 55e9;
+        assert!((fits.longest.seconds_a_step() - seconds).abs() < 1e-12 && seconds > 0.0);
+        // Fewer slots than pages would hold, and sessions that work on a fork take two.
+        let few = budget(&["policy.engine.state_slots=20"], THERE).residency.unwrap();
+        assert_eq!((few.even.resident, few.even.swapped_out), (20, 80));
+        let forks = budget(&["policy.context.keep=last_image", "policy.engine.state_slots=20"], THERE);
+        assert_eq!(forks.residency.unwrap().even.resident, 10);
+        // Too little memory to swap out to: fewer sessions are admitted than there are.
+        let short = budget(&["policy.engine.parked_bytes=1000000000"], THERE);
+        assert!(
+            short.warnings().iter().any(|line| line.contains("sessions are admitted")),
+            "{:?}",
+            short.warnings()
+        );
+        let long = budget(&["policy.engine.context_tokens_max=30000"], THERE);
+        assert!(long.warnings().iter().any(|line| line.contains("context_full")), "{:?}", long.warnings());
+    }
+
+    #[test]
+    fn a_job_on_the_processor_is_never_refused() {
+        let small = budget(&["policy.engine.backend=cpu"], [0.1, 0.1, 0.1]);
+        assert_eq!(small.refusals(), [""; 0]);
+        assert!(small.residency.is_none() && !small.warnings().is_empty());
+    }
+}

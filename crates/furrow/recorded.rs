@@ -1,0 +1,273 @@
+//! The trajectories of a run as a workload: how many steps each had, how long each prompt and reply was, into how many tiles each screenshot was cut.
+//!
+//! Simulations and benchmarks that are given it run what the run ran, and not a mix of constants: only then is a share of one of the other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use furrow_coordinator::spool::finished;
+use furrow_model::floor::{StepSizes, Workload};
+use furrow_records::{DataSet, StepSize, StepTokens, Table};
+use furrow_rollout::{ContextPolicy, Fault};
+use serde::Serialize;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::commands::view::planned;
+use crate::{Failure, output};
+use furrow_model::checkpoint::chain;
+
+/// What a run's finished trajectories were like.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Recorded {
+    /// Sizes of every step.
+    pub workload: Arc<Workload>,
+    /// What its sessions kept.
+    pub keep: ContextPolicy,
+    /// Sessions at once that its job asked for.
+    pub sessions: Option<u32>,
+    /// Bytes of a step in the files of the data set; `None` before the first is published.
+    pub step_bytes: Option<u64>,
+    job: Identity,
+    spreads: Vec<Spread>,
+    /// Finished trajectories that are left out because a step of theirs has no tokens.
+    without_tokens: usize,
+}
+
+/// Which job it was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Identity {
+    run: String,
+    /// Of the resolved `job.toml`, hexadecimal.
+    job_sha256: String,
+    policy: String,
+    checkpoint: String,
+    context: String,
+}
+
+/// How a number is spread.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Spread {
+    /// Of what.
+    pub what: &'static str,
+    /// How many there are.
+    pub count: usize,
+    /// Their mean.
+    pub mean: f64,
+    /// The smallest with at least 5 in 100 at or below it.
+    pub p5: u32,
+    /// The same of half of them.
+    pub p50: u32,
+    /// The same of 95 in 100.
+    pub p95: u32,
+}
+
+impl Spread {
+    /// Of numbers in any order; zeros of none.
+    pub fn of(what: &'static str, numbers: impl IntoIterator<Item = u32>) -> Self {
+        let mut numbers: Vec<u32> = numbers.into_iter().collect();
+        numbers.sort_unstable();
+        let at = |percent: usize| {
+            let rank = (percent * numbers.len()).div_ceil(100);
+            numbers.get(rank.saturating_sub(1)).copied().unwrap_or(0)
+        };
+        let sum: u64 = numbers.iter().map(|number| u64::from(*number)).sum();
+        let mean = sum as f64 / numbers.len().max(1) as f64;
+        Self { what, count: numbers.len(), mean, p5: at(5), p50: at(50), p95: at(95) }
+    }
+}
+
+impl Recorded {
+    /// Reads the scored trajectories of a run directory, and those that have ended and are not published yet.
+    ///
+    /// # Errors
+    /// When it is not a run's, when no trajectory has ended, or when its policy recorded no tokens.
+    pub fn read(dir: &Path) -> Result<Self, Failure> {
+        let (job, table) = identity(dir)?;
+        let wrong = |why: String| Failure::Input(vec![format!("--recorded {}: {why}", dir.display())]);
+        let context = job.context.clone();
+        let keep = match context.as_str() {
+            "append" => ContextPolicy::Append,
+            "last_image" => ContextPolicy::LastImage,
+            other => {
+                let why = format!(
+                    "policy.context.keep was {other:?}, which the simulator does not know; name a run that kept \"append\" or \"last_image\""
+                );
+                return Err(wrong(why));
+            }
+        };
+        let (published, step_bytes) = published(dir).map_err(&wrong)?;
+        let known: BTreeSet<String> = published.iter().map(|size| size.trajectory_id.clone()).collect();
+        let mut sizes = published;
+        sizes.extend(unpublished(dir, &known).map_err(&wrong)?);
+        let mut of_trajectory: BTreeMap<&str, Vec<&StepSize>> = BTreeMap::new();
+        for size in &sizes {
+            of_trajectory.entry(&size.trajectory_id).or_default().push(size);
+        }
+        if of_trajectory.is_empty() {
+            return Err(wrong("no trajectory of it has ended; name a run with scored trajectories".into()));
+        }
+        let (mut whole, mut without_tokens) = (Vec::new(), 0);
+        for mut steps in of_trajectory.into_values() {
+            steps.sort_by_key(|size| size.step);
+            let tokens: Option<Vec<StepTokens>> = steps.iter().map(|size| size.tokens).collect();
+            match tokens {
+                Some(tokens) => whole.push((tokens, steps.iter().map(|size| size.page_micros).sum::<u64>())),
+                None => without_tokens += 1,
+            }
+        }
+        if whole.is_empty() {
+            return Err(wrong(format!(
+                "its policy, policy.kind = {:?}, recorded no tokens, so there is nothing to run again; name a run of policy.kind = \"model\"",
+                job.policy
+            )));
+        }
+        let tokens = || whole.iter().flat_map(|(tokens, _)| tokens);
+        let spreads = vec![
+            Spread::of("steps a trajectory", whole.iter().map(|(tokens, _)| tokens.len() as u32)),
+            Spread::of("prompt tokens a step", tokens().map(|step| step.prompt)),
+            Spread::of("response tokens a step", tokens().map(|step| step.response)),
+            Spread::of("sampled tokens a step", tokens().map(|step| step.sampled)),
+            Spread::of("tiles a step", tokens().map(|step| step.tiles)),
+        ];
+        let page_micros = whole.iter().map(|(_, micros)| micros).sum::<u64>() as f64;
+        let page_seconds = page_micros / 1e6 / tokens().count() as f64;
+        let size = |(index, step): (usize, &StepTokens)| sizes_of(index == 0, *step);
+        let trajectories =
+            whole.iter().map(|(tokens, _)| tokens.iter().enumerate().map(size).collect()).collect();
+        let sessions = planned::planned(&table).map(|planned| planned.sessions);
+        let workload = Arc::new(Workload { trajectories, page_seconds });
+        Ok(Self { workload, keep, sessions, step_bytes, job, spreads, without_tokens })
+    }
+
+    /// The distribution as a table, and whose it is.
+    pub fn tell(&self) {
+        let Identity { run, job_sha256, policy, checkpoint, context } = &self.job;
+        output::line(format!(
+            "\nRecorded by run {run:?} (job {}, {policy} policy, {context}, {checkpoint}); pages took {:.2} s a step",
+            &job_sha256[..12],
+            self.workload.page_seconds
+        ));
+        let row = |spread: &Spread| {
+            let Spread { what, count, mean, p5, p50, p95 } = spread;
+            vec![
+                format!("  {what}"),
+                count.to_string(),
+                format!("{mean:.1}"),
+                p5.to_string(),
+                p50.to_string(),
+                p95.to_string(),
+            ]
+        };
+        let rows: Vec<Vec<String>> = self.spreads.iter().map(row).collect();
+        output::table(&["", "count", "mean", "p5", "p50", "p95"], &rows);
+        if self.without_tokens > 0 {
+            output::line(format!(
+                "  {} trajectories left out: a step of theirs has no tokens",
+                self.without_tokens
+            ));
+        }
+    }
+
+    /// The same for a program.
+    pub fn value(&self) -> Value {
+        json!({
+            "job": self.job, "spreads": self.spreads, "page_seconds": self.workload.page_seconds,
+            "without_tokens": self.without_tokens, "step_bytes": self.step_bytes,
+        })
+    }
+}
+
+/// A step as simulations take it: rows of the screenshot are the model's own, so all others of the prompt are text.
+fn sizes_of(is_first: bool, step: StepTokens) -> StepSizes {
+    let StepTokens { prompt, before_image, image_rows, tiles, response, sampled } = step;
+    // The mark in front of the screenshot is text of the turn.
+    let instructions = if is_first { before_image.saturating_sub(1) } else { 0 };
+    let text = prompt.saturating_sub(image_rows).saturating_sub(instructions);
+    StepSizes { instructions, text, tiles, sampled, given: response.saturating_sub(sampled) }
+}
+
+/// Name and hash of the run's job, and the job.
+fn identity(dir: &Path) -> Result<(Identity, toml::Table), Failure> {
+    let path = dir.join("job.toml");
+    let wrong = |why: String| Failure::Input(vec![format!("--recorded {}: {why}", dir.display())]);
+    let text = std::fs::read_to_string(&path)
+        .map_err(|why| wrong(format!("job.toml cannot be read ({why}); name the directory of a run")))?;
+    let table: toml::Table = text.parse().map_err(|why| wrong(format!("job.toml: {why}")))?;
+    let of = |key| planned::text(&table, key).unwrap_or_default().to_owned();
+    let identity = Identity {
+        run: of("run.name"),
+        job_sha256: format!("{:x}", Sha256::digest(&text)),
+        policy: of("policy.kind"),
+        checkpoint: of("policy.checkpoint"),
+        context: of("policy.context.keep"),
+    };
+    Ok((identity, table))
+}
+
+/// Sizes of all scored steps that are published, and the bytes of one in its file. None before the first commit.
+fn published(dir: &Path) -> Result<(Vec<StepSize>, Option<u64>), String> {
+    let set = match DataSet::open(dir) {
+        Ok(set) => set,
+        Err(furrow_records::RecordsError::NoDataSet { .. }) => return Ok((Vec::new(), None)),
+        Err(error) => return Err(chain(&error)),
+    };
+    let files = || set.snapshot().files(Table::Steps);
+    let (bytes, rows) = files().fold((0, 0), |(bytes, rows), file| (bytes + file.bytes, rows + file.rows));
+    let sizes = set.step_sizes().map_err(|error| chain(&error))?;
+    Ok((sizes, (rows > 0).then(|| bytes / rows)))
+}
+
+/// Sizes of the steps of trajectories that ended by the policy's doing and are in the spool alone.
+fn unpublished(dir: &Path, published: &BTreeSet<String>) -> Result<Vec<StepSize>, String> {
+    let mut sizes = Vec::new();
+    let read = finished(&dir.join("spool"), &mut |id, steps, ending| {
+        let ended = furrow_wire::decode_ending(ending.payload).ok();
+        let is_policys = ended.is_some_and(|ending| ending.end.fault(false) == Fault::Policy);
+        if is_policys && !published.contains(id.as_str()) {
+            let steps = steps.into_iter().filter_map(|entry| furrow_wire::decode_step(entry.payload).ok());
+            sizes.extend(steps.map(|record| StepSize::of(id.as_str(), &record)));
+        }
+    });
+    read.map_err(|error| chain(&error))?;
+    Ok(sizes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_values_that_occur() {
+        let spread = |numbers: &[u32]| {
+            let Spread { count, mean, p5, p50, p95, .. } = Spread::of("x", numbers.iter().copied());
+            (count, mean, [p5, p50, p95])
+        };
+        assert_eq!(spread(&[]), (0, 0.0, [0; 3]));
+        assert_eq!(spread(&[7]), (1, 7.0, [7; 3]));
+        assert_eq!(spread(&[4, 1, 3, 2]), (4, 2.5, [1, 2, 4]));
+        let hundred: Vec<u32> = (1..=100).rev().collect();
+        assert_eq!(spread(&hundred), (100, 50.5, [5, 50, 95]));
+    }
+
+    #[test]
+    fn a_step_is_as_long_to_a_simulation_as_it_was() {
+        let step = StepTokens {
+            prompt: 1400,
+            before_image: 1200,
+            image_rows: 100,
+            tiles: 1,
+            response: 30,
+            sampled: 20,
+        };
+        let first = sizes_of(true, step);
+        let want = StepSizes { instructions: 1199, text: 101, tiles: 1, sampled: 20, given: 10 };
+        assert_eq!(first, want);
+        assert_eq!(first.instructions + first.text + step.image_rows, step.prompt);
+        assert_eq!(first.reply(), step.response);
+        // Later turns begin with what came of the step before: no instructions.
+        let later = sizes_of(false, StepTokens { prompt: 160, before_image: 40, ..step });
+        assert_eq!((later.instructions, later.text), (0, 60));
+    }
+}
