@@ -38,8 +38,12 @@ cargo test --workspace --features failpoints,otel --no-run --quiet
 part "running the tests"
 cargo test --workspace --features failpoints,otel
 
-part "the quickstart job"
 target=$(cargo metadata --format-version 1 --no-deps | "$FURROW_TEST_PYTHON" -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])')
+part "the GPU machine's scripts"
+# Those that need PyTorch say so and are left out here.
+FURROW=$target/debug/furrow "$FURROW_TEST_PYTHON" -m unittest discover --start-directory tests/gpu --quiet
+
+part "the quickstart job"
 FURROW=$target/debug/furrow ./deploy/quickstart.sh
 "$FURROW_TEST_PYTHON" tests/read_back.py runs/quickstart-scripted runs/quickstart-random runs/quickstart-model
 for policy in scripted random; do

@@ -341,7 +341,9 @@ def decode_step(measure, model, batch, context):
 
 
 # The checkpoint that both sides read a prompt of, whole and token by token.
-ORACLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../crates/model/tests/oracle/vl_names_bf16")
+# In this repository, or where FURROW_REPOSITORY says it is.
+REPOSITORY = os.environ.get("FURROW_REPOSITORY") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
+ORACLE = os.path.join(REPOSITORY, "crates/model/tests/oracle/vl_names_bf16")
 
 
 def gap(measure, cases):

@@ -64,7 +64,7 @@ def load(folder: Path | str, device: str | torch.device = "cpu", dtype: torch.dt
     used, others = {}, {}
     names: dict[str, str] = {}
     for name, tensor in stored.items():
-        key = _canonical(name)
+        key = canonical(name)
         if _IGNORED.search(name):
             others[name] = tensor
         elif key in names:
@@ -142,7 +142,7 @@ def _side_files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in files if path not in large}
 
 
-def _canonical(name: str) -> str:
+def canonical(name: str) -> str:
     """A text checkpoint has no outer prefix; `model.` is an alias of `backbone.`."""
     if name.startswith(("vision_model.", "mlp1.")):
         return name
