@@ -56,9 +56,26 @@ const ASKED_TO_BEGUN: Duration = Duration::from_millis(100);
 /// Whether the document is loaded, and a navigation within it, to where it is, for the library to hear.
 const STAYS: &str = "document.readyState === 'complete' && (history.replaceState(history.state, ''), true)";
 
+/// Whether the document is loaded.
+const LOADED: &str = "document.readyState === 'complete'";
+
+/// Goes to an address that is a place in the document that is there, and says whether it is one.
+const GO_WITHIN: &str = "(url) => {
+  const [here, there] = [new URL(location.href), new URL(url)];
+  const within = there.href.includes('#');
+  here.hash = there.hash = '';
+  if (!within || here.href !== there.href) return false;
+  location.href = url;
+  return true;
+}";
+
 /// To an address. A page that is shown is waited for no longer than `patience`.
 pub(super) async fn to(tab: &Tab, url: &str, patience: Duration) -> Result<Outcome, StageError> {
-    if tab.take_unfinished() {
+    if tab.take_unfinished() && !is_loaded(tab).await? {
+        if goes_within_unfinished(tab, url).await? {
+            tab.leave_unfinished();
+            return Ok(Outcome::named(OutcomeName::Ok));
+        }
         // This page is being left.
         empty(tab).await?;
     }
@@ -121,6 +138,26 @@ async fn loads_on(
         if shows(tab).await? && Instant::now() >= until {
             return Ok(());
         }
+    }
+}
+
+/// Whether a page that was left unfinished has been loaded since. The library has heard of it then, and the page may be the one that stays.
+async fn is_loaded(tab: &Tab) -> Result<bool, StageError> {
+    match script::apart(tab, LOADED, tab.deadlines.input, "the page to load").await {
+        Ok(loaded) => Ok(loaded == Value::Bool(true)),
+        // Between two documents.
+        Err(StageError::Failed(_)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Goes to a place in a document that is still loading, without the library, which would wait until it is loaded. Whether the address is one.
+async fn goes_within_unfinished(tab: &Tab, url: &str) -> Result<bool, StageError> {
+    let go = format!("({GO_WITHIN})({})", Value::from(url));
+    match script::apart(tab, &go, tab.deadlines.input, "the page to load").await {
+        Ok(went) => Ok(went == Value::Bool(true)),
+        Err(StageError::Failed(_)) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

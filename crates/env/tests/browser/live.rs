@@ -64,6 +64,9 @@ async fn serve(mut stream: TcpStream, answer: fn(&str, &str) -> Vec<u8>) {
     if path.starts_with("/slow") {
         tokio::time::sleep(Duration::from_millis(400)).await;
     }
+    if path.starts_with("/late") {
+        tokio::time::sleep(Duration::from_millis(2_600)).await;
+    }
     drop(stream.write_all(&answer(&path, &head)).await);
     // One byte at a time, without an end.
     while path == "/drips" && stream.write_all(b"<").await.is_ok() {

@@ -251,6 +251,51 @@ async fn a_document_that_does_not_come_costs_the_page_that_stays_the_time_of_a_s
     ground.close().await;
 }
 
+/// A start page whose picture takes long, or never comes, is acted on as it is. A place in it is no other page: nothing of it may be lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_place_in_a_page_that_loaded_late_costs_the_time_of_a_step_and_nothing_of_the_page() {
+    let server = Server::start(|path, _| match path {
+        "/loaded" => page("200 OK", "", &format!("<img src=/late.png>{MEASURED}")),
+        "/loading" => page("200 OK", "", &format!("<img src=/never.png>{MEASURED}")),
+        "/204" => b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n".to_vec(),
+        _ => page("404 Not Found", "", "none"),
+    })
+    .await;
+    let pins = vec![format!("{HOST}={}", server.address)];
+    let ground = ground_with(|file| (file.pins, file.navigation_millis) = (pins, 4_000), vec![]).await;
+    for (path, real_clock) in [("/loaded", false), ("/loading", false), ("/loaded", true), ("/loading", true)]
+    {
+        let mut task = task(&pinned(path));
+        on_virtual_time(&mut task);
+        if real_clock {
+            task.clock = Clock::Real;
+        }
+        let mut stage = ground.pool.open(&assignment(task)).await.unwrap();
+        stage.begin().await.unwrap();
+        let case = format!("{path}, real clock: {real_clock}");
+        let mut addresses = vec![format!("{}#here", pinned(path)), format!("{}#", pinned(path))];
+        if path == "/loaded" {
+            addresses.push(pinned("/204"));
+        }
+        for address in addresses {
+            let before = probed(&mut stage).await["now"].as_f64().unwrap();
+            let outcome = act(&mut stage, goto(&address)).await;
+            let after = probed(&mut stage).await;
+            if !real_clock {
+                let cost = (after["now"].as_f64().unwrap() - before).round();
+                assert_eq!(cost, 1000.0, "{case}, {address}: {outcome:?}, {after}");
+            }
+        }
+        act(&mut stage, click(40.0, 4.0)).await;
+        let after = probed(&mut stage).await;
+        assert_eq!((&after["clicks"], &after["ended"]), (&json!(1), &json!(false)), "{case}: {after}");
+        let seen = stage.observe().await.unwrap_or_else(|error| panic!("{case}: {error}"));
+        assert_eq!(seen.url, format!("{}#", pinned(path)), "{case}");
+        stage.close().await;
+    }
+    ground.close().await;
+}
+
 /// With history the page comes, is loaded and drawn, and lives for a step: not until its first timer, whenever that is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_document_that_comes_is_loaded_and_gets_the_time_of_a_step() {
