@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::farm::{FURROW, Farm, Ground, Role, air_tasks, pause};
+use crate::farm::{FURROW, Farm, Ground, Role, air_tasks, pause, tiny_policy};
 use crate::weights::{published, publishing, write_checkpoint};
 
 const GROUPS: u32 = 6;
@@ -26,12 +26,12 @@ fn each_evaluation_is_finished_on_its_version_whatever_is_killed() {
     let job = format!(
         "{tasks}\
          [eval]\nevery_versions = 2\ngroup_size = {GROUP_SIZE}\n[[eval.source]]\nsuite = \"air\"\npath = {pages:?}\ninclude = [\"air-0\", \"air-1\", \"air-2\"]\n\
-         [policy]\nkind = \"model\"\ncheckpoint = {checkpoint:?}\n[policy.engine]\ncontext_tokens_max = 8192\n\
-         [policy.constrain]\nenabled = true\nnote = 2\nthought = 2\ncontent = 2\nelement = 2\n\
+         {policy}\
          [env]\nsessions_max = 2\n[records]\nmax_delay_millis = 500\n\
          [limits]\ntrajectories_per_version = 4\nmax_off_policy_versions = 0\nlease_millis = 4000\nheartbeat_millis = 300\n\
          attempts_max = 20\nfailure_budget = 1.0\n",
         tasks = air_tasks(folder.path(), GROUPS, GROUP_SIZE),
+        policy = tiny_policy(&checkpoint),
     );
     let mut farm = Farm::new(Ground::Air(4000), &job);
     farm.start_all();

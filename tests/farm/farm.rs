@@ -299,6 +299,15 @@ pub fn furrow(arguments: &[&str], folder: &Path) -> Output {
     Command::new(FURROW).args(arguments).current_dir(folder).stdin(Stdio::null()).output().unwrap()
 }
 
+/// `[policy]` of a tiny checkpoint whose replies are short.
+pub fn tiny_policy(checkpoint: &Path) -> String {
+    format!(
+        "[policy]\nkind = \"model\"\ncheckpoint = {checkpoint:?}\n\
+         [policy.engine]\ncontext_tokens_max = 8192\n\
+         [policy.constrain]\nenabled = true\nnote = 2\nthought = 2\ncontent = 2\nelement = 2\n"
+    )
+}
+
 /// A job's task section with pages of air: `count` tasks, each planned once.
 pub fn air_tasks(folder: &Path, count: u32, group_size: u32) -> String {
     let lines: Vec<String> = (0..count)

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::farm::{FURROW, Farm, Ground, Role, air_tasks};
+use crate::farm::{FURROW, Farm, Ground, Role, air_tasks, tiny_policy};
 use crate::weights::write_checkpoint;
 
 const GROUPS: u32 = 8;
@@ -22,11 +22,11 @@ fn a_device_that_fails_costs_no_trajectory_and_blames_none() {
         // One attempt: a trajectory that ended with its worker would be missing.
         let job = format!(
             "{tasks}\
-             [policy]\nkind = \"model\"\ncheckpoint = {checkpoint:?}\n[policy.engine]\ncontext_tokens_max = 8192\n\
-             [policy.constrain]\nenabled = true\nnote = 2\nthought = 2\ncontent = 2\nelement = 2\n\
+             {policy}\
              [env]\nsessions_max = 8\n[records]\nmax_delay_millis = 500\n\
              [limits]\nlease_millis = 4000\nheartbeat_millis = 300\nattempts_max = 1\nfailure_budget = 1.0\n",
             tasks = air_tasks(folder.path(), GROUPS, GROUP_SIZE),
+            policy = tiny_policy(&checkpoint),
         );
         let mut farm = Farm::new(Ground::Air(4000), &job);
         farm.start(Role::Coordinator);

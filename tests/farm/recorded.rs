@@ -9,7 +9,7 @@ use furrow_records::DataSet;
 use furrow_rollout::StepRecord;
 use serde_json::Value;
 
-use crate::farm::{Farm, Ground, Role, air_tasks, furrow};
+use crate::farm::{Farm, Ground, Role, air_tasks, furrow, tiny_policy};
 use crate::weights::write_checkpoint;
 
 const GROUPS: u32 = 4;
@@ -23,10 +23,10 @@ fn the_steps_of_a_run_are_what_the_simulator_is_given() {
     // Nothing is published before the end.
     let job = format!(
         "{tasks}\
-         [policy]\nkind = \"model\"\ncheckpoint = {checkpoint:?}\n[policy.engine]\ncontext_tokens_max = 8192\n\
-         [policy.constrain]\nenabled = true\nnote = 2\nthought = 2\ncontent = 2\nelement = 2\n\
+         {policy}\
          [env]\nsessions_max = 3\n[records]\nmax_delay_millis = 86400000\n[limits]\nlease_millis = 4000\nheartbeat_millis = 300\n",
         tasks = air_tasks(folder.path(), GROUPS, GROUP_SIZE),
+        policy = tiny_policy(&checkpoint),
     );
     let mut farm = Farm::new(Ground::Air(4000), &job);
     farm.start_all();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::farm::{FURROW, Farm, Ground, Role, air_tasks, pause};
+use crate::farm::{FURROW, Farm, Ground, Role, air_tasks, pause, tiny_policy};
 
 const GROUPS: u32 = 8;
 const GROUP_SIZE: u32 = 2;
@@ -48,12 +48,12 @@ fn versions_only_grow_whatever_is_killed() {
     // Two trajectories a version, from version 0 on: 16 are not there before version 7, so the run cannot end while anything is killed.
     let job = format!(
         "{tasks}\
-         [policy]\nkind = \"model\"\ncheckpoint = {checkpoint:?}\n[policy.engine]\ncontext_tokens_max = 8192\n\
-         [policy.constrain]\nenabled = true\nnote = 2\nthought = 2\ncontent = 2\nelement = 2\n\
+         {policy}\
          [env]\nsessions_max = 4\n[records]\nmax_delay_millis = 500\n\
          [limits]\ntrajectories_per_version = {GROUP_SIZE}\nmax_off_policy_versions = 0\nlease_millis = 4000\nheartbeat_millis = 300\n\
          attempts_max = 20\nfailure_budget = 1.0\n",
         tasks = air_tasks(folder.path(), GROUPS, GROUP_SIZE),
+        policy = tiny_policy(&checkpoint),
     );
     let mut farm = Farm::new(Ground::Air(4000), &job);
     farm.start_all();
