@@ -213,6 +213,16 @@ impl Farm {
         }
     }
 
+    /// Starts a role again where its process ended by itself without success, as what supervises workers does. Whether it did.
+    pub fn restart_failed(&mut self, role: Role) -> bool {
+        let ended = self.running.get_mut(&role).and_then(|child| child.try_wait().unwrap());
+        let failed = ended.is_some_and(|status| !status.success());
+        if failed {
+            self.start(role);
+        }
+        failed
+    }
+
     /// All that the processes of a role printed.
     pub fn output(&self, role: Role) -> String {
         let name = format!("{role:?}").to_lowercase();

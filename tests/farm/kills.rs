@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::farm::{Farm, Ground, Role, pause, processes};
 
@@ -53,11 +53,14 @@ fn nothing_is_lost_or_repeated_or_left_whatever_is_killed() {
         for _ in 0..dice.below(20) {
             pause();
         }
-        let now = farm.wait_until("in flight", Duration::from_secs(60), |now| now.assigned > 0);
-        assert!(
-            now.assigned > 0 && !now.run_over,
-            "no trajectory was in flight when {victim:?} should die: {now:?}"
-        );
+        supervise_env(&mut farm, &mut envs, Duration::from_secs(60), |farm| {
+            let now = farm.progress();
+            assert!(
+                now.as_ref().is_none_or(|now| !now.run_over),
+                "no trajectory was in flight when {victim:?} should die: {now:?}"
+            );
+            now.is_some_and(|now| now.assigned > 0)
+        });
         match victim {
             Victim::Role(role) => {
                 farm.kill(role);
@@ -66,41 +69,48 @@ fn nothing_is_lost_or_repeated_or_left_whatever_is_killed() {
                     envs.push(farm.pid(role));
                 }
             }
-            Victim::Browser => kill_a_browser(&mut farm),
+            Victim::Browser => {
+                supervise_env(&mut farm, &mut envs, Duration::from_secs(60), kill_a_browser);
+            }
         }
         *killed.entry(victim).or_insert(0) += 1;
     }
     assert!(killed.values().all(|count| *count == KILLS), "{killed:?}");
-    farm.finish(Duration::from_secs(240));
+    supervise_env(&mut farm, &mut envs, Duration::from_secs(240), |farm| !farm.lives(Role::Coordinator));
+    farm.finish(Duration::from_secs(60));
     let told =
         farm.check(12 * REPEAT, GROUP_SIZE).unwrap_or_else(|breaches| panic!("seed {seed}: {breaches}"));
     farm.assert_nothing_left(&envs);
     println!("killed {killed:?}: {told}");
 }
 
-/// Kills a browser of the living environment worker, as soon as it has one.
-fn kill_a_browser(farm: &mut Farm) {
-    let began = std::time::Instant::now();
-    loop {
-        if !farm.lives(Role::Env) {
-            // Its first browsers were killed one after another: it said so and left, and whoever keeps workers starts another.
-            farm.start(Role::Env);
+/// Waits until something is so. An environment worker whose first browsers were killed one after another reports that and leaves; meanwhile it is
+/// started again.
+fn supervise_env(
+    farm: &mut Farm,
+    envs: &mut Vec<u32>,
+    deadline: Duration,
+    mut reached: impl FnMut(&mut Farm) -> bool,
+) {
+    let began = Instant::now();
+    while !reached(farm) {
+        if farm.restart_failed(Role::Env) {
+            envs.push(farm.pid(Role::Env));
         }
-        let mark = format!("furrow-env-{}-", farm.pid(Role::Env));
-        let browser =
-            processes().into_iter().find(|process| process.is_browser() && process.command.contains(&mark));
-        if let Some(browser) = browser
-            && farm.progress().is_some_and(|now| now.assigned > 0)
-        {
-            let done = Command::new("kill").args(["-9", &browser.pid.to_string()]).status().unwrap();
-            // It may have ended between the look and the kill; then another is looked for.
-            if done.success() {
-                return;
-            }
-        }
-        assert!(began.elapsed() < Duration::from_secs(60), "no browser to kill\n{}", farm.outputs());
+        assert!(began.elapsed() < deadline, "not within {deadline:?}\n{}", farm.outputs());
         pause();
     }
+}
+
+/// Kills a browser of the environment worker, if it has one and something is in flight. Whether it did.
+fn kill_a_browser(farm: &mut Farm) -> bool {
+    let mark = format!("furrow-env-{}-", farm.pid(Role::Env));
+    let browser =
+        processes().into_iter().find(|process| process.is_browser() && process.command.contains(&mark));
+    let Some(browser) = browser else { return false };
+    // It may end between the look and the kill; then another is looked for.
+    farm.progress().is_some_and(|now| now.assigned > 0)
+        && Command::new("kill").args(["-9", &browser.pid.to_string()]).status().unwrap().success()
 }
 
 /// A small generator with a printed seed: the order of deaths can be had again.
