@@ -3,7 +3,7 @@
 // Runs in a world of its own and changes nothing. An element counts when it is visible, inside the shown part, not disabled, and when a
 // click at the middle of its box would reach it before any other element that counts. Open shadow roots and frames of the same origin
 // are looked into; a frame of another origin keeps what it shows to itself.
-(width, height, marksMax, textMax) => {
+function marks(width, height, marksMax, textMax) {
   // Elements may bear the names of the properties that are needed here (a form's field called "children"), so each is taken from its prototype.
   const taken = (prototype, name) => {
     const property = Object.getOwnPropertyDescriptor(prototype, name);
