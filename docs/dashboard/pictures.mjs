@@ -3,31 +3,36 @@
 //   node docs/dashboard/pictures.mjs http://127.0.0.1:7380 [PAGE ...]
 //
 // FURROW_BROWSER names a Chromium headless shell, unless Debian's is there. Needs `npm install` in tests/peers once.
-import { createRequire } from 'node:module';
-import { fileURLToPath } from 'node:url';
+import { createRequire } from "node:module";
+import { fileURLToPath } from "node:url";
 
-const { chromium } = createRequire(new URL('../../tests/peers/package.json', import.meta.url))('playwright-core');
+const { chromium } = createRequire(new URL("../../tests/peers/package.json", import.meta.url))(
+  "playwright-core",
+);
 const [dashboard, ...only] = process.argv.slice(2);
-if (!dashboard) throw new Error('name the address of a dashboard');
-const folder = fileURLToPath(new URL('.', import.meta.url));
+if (!dashboard) throw new Error("name the address of a dashboard");
+const folder = fileURLToPath(new URL(".", import.meta.url));
 const ask = async (path) => (await fetch(dashboard + path)).json();
 
 // The trajectory that is shown: the longest that solved its task.
-const { rows } = await ask('/api/trajectories?limit=1&sort=num_steps&order=desc&success=yes');
+const { rows } = await ask("/api/trajectories?limit=1&sort=num_steps&order=desc&success=yes");
 // Of each page: its address, and what is there when it is drawn.
 const PAGES = {
-  overview: ['/', '.tiles .value, .running'],
-  sessions: ['/sessions', '.session img'],
-  trajectories: ['/trajectories', '.grid-rows .grid-row'],
-  trajectory: [rows.length > 0 ? `/trajectory/${rows[0].trajectory_id}` : null, 'article'],
-  learning: ['/learning', '.tiles .value'],
-  job: ['/job', '.facts'],
+  overview: ["/", ".tiles .value, .running"],
+  sessions: ["/sessions", ".session img"],
+  trajectories: ["/trajectories", ".grid-rows .grid-row"],
+  trajectory: [rows.length > 0 ? `/trajectory/${rows[0].trajectory_id}` : null, "article"],
+  learning: ["/learning", ".tiles .value"],
+  job: ["/job", ".facts"],
 };
 
-const browser = await chromium.launch({ executablePath: process.env.FURROW_BROWSER ?? '/usr/lib/chromium/chromium-headless-shell', args: ['--no-sandbox'] });
+const browser = await chromium.launch({
+  executablePath: process.env.FURROW_BROWSER ?? "/usr/lib/chromium/chromium-headless-shell",
+  args: ["--no-sandbox"],
+});
 for (const [name, [path, drawn]] of Object.entries(PAGES)) {
   if (path === null || (only.length > 0 && !only.includes(name))) continue;
-  for (const colorScheme of ['light', 'dark']) {
+  for (const colorScheme of ["light", "dark"]) {
     const page = await browser.newPage({ viewport: { width: 1280, height: 860 }, colorScheme });
     await page.goto(dashboard + path);
     await page.waitForSelector(drawn);

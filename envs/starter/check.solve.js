@@ -7,4 +7,6 @@ const boxes = [...document.querySelectorAll("input[type=checkbox]")];
 if (!boxes.length) return null;
 const wanted = [...goal.matchAll(/"([^"]+)"/g)].map(([, topic]) => topic);
 const wrong = boxes.find((box) => box.checked !== wanted.includes(box.value));
-return wrong ? click(wrong, `checkbox ${wrong.value}`) : click(document.querySelector("#save"), "Save button");
+return wrong
+  ? click(wrong, `checkbox ${wrong.value}`)
+  : click(document.querySelector("#save"), "Save button");

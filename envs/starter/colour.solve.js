@@ -1,5 +1,7 @@
 // Presses the middle of the tile whose strongest parts are those of the named colour.
-const strong = { red: "100", green: "010", blue: "001", yellow: "110" }[goal.match(/^Press the (\w+) tile/)[1]];
+const strong = { red: "100", green: "010", blue: "001", yellow: "110" }[
+  goal.match(/^Press the (\w+) tile/)[1]
+];
 const parts = (tile) => getComputedStyle(tile).backgroundColor.match(/\d+/g).map(Number);
 const looks = (tile) => {
   const [red, green, blue] = parts(tile);

@@ -10,8 +10,12 @@ const [, seats, title, day, name, phone, letter] = goal.match(
 const part = (of) => document.querySelector(`[name=${of}]`);
 if (!part("name")) return null;
 
-for (const [key, content] of [["name", name], ["phone", phone]]) {
-  if (part(key).value !== content) return { action: "write_element_abs", content, element: `${key} field`, ...middle(part(key)) };
+for (const [key, content] of [
+  ["name", name],
+  ["phone", phone],
+]) {
+  if (part(key).value !== content)
+    return { action: "write_element_abs", content, element: `${key} field`, ...middle(part(key)) };
 }
 
 // The open list is drawn below: a border of 1 px, then rows of 24 px (see envs/README.md).
@@ -19,7 +23,12 @@ const list = part("class");
 if (list.value !== title) {
   if (!list.matches(":open")) return click(list, "class list");
   const row = [...list.options].findIndex((option) => option.text === title);
-  return { action: "click_element", element: `option ${title}`, x: middle(list).x, y: list.getBoundingClientRect().bottom + 1 + (row + 0.5) * 24 };
+  return {
+    action: "click_element",
+    element: `option ${title}`,
+    x: middle(list).x,
+    y: list.getBoundingClientRect().bottom + 1 + (row + 0.5) * 24,
+  };
 }
 
 const pick = [...document.querySelectorAll("[name=day]")].find((radio) => radio.value === day);

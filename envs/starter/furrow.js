@@ -18,7 +18,8 @@
   /** Draws the content from the seed, shows it and returns the goal. */
   function start(seed) {
     if (!task) throw new Error("furrow.start: this page belongs to no task");
-    if (recall()) throw new Error("furrow.start: already started; use a fresh browser context for another seed");
+    if (recall())
+      throw new Error("furrow.start: already started; use a fresh browser context for another seed");
     world = task.make(draws(`${task.name}/${seed}`));
     store({ task: task.name, seed: String(seed), done: false, correct: false, ...world.facts });
     open();
@@ -85,7 +86,9 @@
     if (document.querySelector(".sealed")) return;
     for (const part of document.body.children) part.inert = true;
     document.activeElement?.blur();
-    document.body.append(element("div", { class: "sealed", role: "status" }, element("p", {}, "Your entry was saved.")));
+    document.body.append(
+      element("div", { class: "sealed", role: "status" }, element("p", {}, "Your entry was saved.")),
+    );
   }
 
   function recall() {
@@ -99,7 +102,8 @@
   // Random numbers named by a text: FNV-1a spreads the text over 64 bits, SplitMix64 walks on from there.
   function draws(text) {
     let state = 0xcbf29ce484222325n;
-    for (const byte of new TextEncoder().encode(text)) state = ((state ^ BigInt(byte)) * 0x100000001b3n) & WORD;
+    for (const byte of new TextEncoder().encode(text))
+      state = ((state ^ BigInt(byte)) * 0x100000001b3n) & WORD;
     const next = () => {
       state = (state + 0x9e3779b97f4a7c15n) & WORD;
       let mixed = ((state ^ (state >> 30n)) * 0xbf58476d1ce4e5b9n) & WORD;

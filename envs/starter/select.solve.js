@@ -7,7 +7,12 @@ const click = (node, element) => {
 const row = (list, value) => {
   const box = list.getBoundingClientRect();
   const at = [...list.options].findIndex((option) => option.text === value);
-  return { action: "click_element", element: `option ${value}`, x: box.x + box.width / 2, y: box.bottom + 1 + (at + 0.5) * 24 };
+  return {
+    action: "click_element",
+    element: `option ${value}`,
+    x: box.x + box.width / 2,
+    y: box.bottom + 1 + (at + 0.5) * 24,
+  };
 };
 const lists = [...document.querySelectorAll("select")];
 if (!lists.length) return null;

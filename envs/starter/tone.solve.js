@@ -1,5 +1,8 @@
 // Presses the middle of the darkest or the lightest tile.
-const light = (tile) => getComputedStyle(tile).backgroundColor.match(/\d+/g).reduce((sum, part) => sum + Number(part), 0);
+const light = (tile) =>
+  getComputedStyle(tile)
+    .backgroundColor.match(/\d+/g)
+    .reduce((sum, part) => sum + Number(part), 0);
 const tiles = [...document.querySelectorAll(".tile")].sort((one, other) => light(one) - light(other));
 if (!tiles.length) return null;
 const box = (/dark/.test(goal) ? tiles[0] : tiles.at(-1)).getBoundingClientRect();

@@ -15,5 +15,11 @@ const inputs = [...document.querySelectorAll("input")];
 if (!inputs.length) return null;
 if (!noted) return { action: "go_back" };
 const empty = inputs.find((input) => input.value !== noted[input.name]);
-if (empty) return { action: "write_element_abs", content: noted[empty.name], element: `${empty.name} field`, ...middle(empty) };
+if (empty)
+  return {
+    action: "write_element_abs",
+    content: noted[empty.name],
+    element: `${empty.name} field`,
+    ...middle(empty),
+  };
 return { action: "click_element", element: "Print button", ...middle(document.querySelector("#print")) };

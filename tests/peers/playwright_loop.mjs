@@ -7,20 +7,22 @@
 // left; and on to its start page.
 // Prints one JSON object a line: {"started":true,...} with these times, {"ready":true} when all pages stand, {"done":true,...} when the time
 // is over; then it waits for the end of its input, so that the tree can be measured while the browsers still stand.
-import { chromium } from 'playwright-core';
+import { chromium } from "playwright-core";
 
 const [executablePath, url, sessions, seconds, period, browsers, starts] = process.argv.slice(2);
-const say = (message) => process.stdout.write(JSON.stringify(message) + '\n');
+const say = (message) => process.stdout.write(JSON.stringify(message) + "\n");
 const now = () => performance.now();
 
-const running = await Promise.all(Array.from({ length: +browsers }, () => chromium.launch({ executablePath, args: ['--no-sandbox'] })));
+const running = await Promise.all(
+  Array.from({ length: +browsers }, () => chromium.launch({ executablePath, args: ["--no-sandbox"] })),
+);
 
 const viewport = { width: 1280, height: 720 };
 const fresh_ms = [];
 const reset_ms = [];
 const shown_ms = [];
 if (+starts) {
-  const browser = await chromium.launch({ executablePath, args: ['--no-sandbox'] });
+  const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] });
   await (await browser.newContext({ viewport })).newPage();
   for (let n = 0; n < +starts; n++) {
     const began = now();
@@ -66,9 +68,9 @@ async function step(page, turn) {
       await page.mouse.wheel(0, turn % 2 ? 300 : -300);
       break;
     default:
-      await page.keyboard.insertText('abc');
+      await page.keyboard.insertText("abc");
   }
-  const shot = await page.screenshot({ type: 'jpeg', quality: 80 });
+  const shot = await page.screenshot({ type: "jpeg", quality: 80 });
   bytes += shot.length;
 }
 
@@ -88,6 +90,11 @@ async function session(page, index, end) {
 
 const end = now() + +seconds * 1000;
 await Promise.all(pages.map((page, index) => session(page, index, end)));
-say({ done: true, steps: latencies.length, latencies_ms: latencies.map((ms) => Math.round(ms * 10) / 10), bytes });
+say({
+  done: true,
+  steps: latencies.length,
+  latencies_ms: latencies.map((ms) => Math.round(ms * 10) / 10),
+  bytes,
+});
 for await (const _ of process.stdin);
 await Promise.all(running.map((browser) => browser.close()));

@@ -42,7 +42,16 @@ function page() {
 async function show(focus) {
   address = location.pathname + location.search;
   const entry = page();
-  put(nav, PAGES.map(({ path, name, key }) => el("a", { href: path, "aria-current": path === entry.path ? "page" : null, "aria-keyshortcuts": key }, name)));
+  put(
+    nav,
+    PAGES.map(({ path, name, key }) =>
+      el(
+        "a",
+        { href: path, "aria-current": path === entry.path ? "page" : null, "aria-keyshortcuts": key },
+        name,
+      ),
+    ),
+  );
   document.title = `${entry.name} · ${document.getElementById("run-name").textContent}`;
   // A page that was left while it was still being read writes into nothing.
   const stage = el("div", {}, el("p", { class: "note" }, "Reading…"));
@@ -71,7 +80,16 @@ async function read(entry, stage) {
   } catch (error) {
     if (!isHere()) return;
     const again = () => isHere() && read(entry, el("div"));
-    put(main, el("section", { class: "card" }, el("h1", {}, "This cannot be shown"), el("p", {}, error.message), el("p", {}, el("a", { href: "/" }, "Back to the overview"))));
+    put(
+      main,
+      el(
+        "section",
+        { class: "card" },
+        el("h1", {}, "This cannot be shown"),
+        el("p", {}, error.message),
+        el("p", {}, el("a", { href: "/" }, "Back to the overview")),
+      ),
+    );
     shown = { changed: again };
     // What came meanwhile may be what was missing; a moment later, so that nobody asks without a pause.
     if (isMissed) setTimeout(again, 1000);
@@ -80,7 +98,13 @@ async function read(entry, stage) {
 
 /** Whether a word of the server is of something else than the answer that is shown. */
 function isNews(change) {
-  return change.live || !told || ["version", "generation", "trajectories", "step_files_left", "lines"].some((name) => told[name] !== change[name]);
+  return (
+    change.live ||
+    !told ||
+    ["version", "generation", "trajectories", "step_files_left", "lines"].some(
+      (name) => told[name] !== change[name],
+    )
+  );
 }
 
 /** Goes to one of our pages without loading everything again. */
@@ -97,14 +121,28 @@ function tell(head) {
   document.getElementById("run-name").textContent = head.name;
   document.title = `${page().name} · ${head.name}`;
   const said = [...head.problems];
-  if (head.step_files_left > 0) said.push(`Figures over steps are of a part: ${count(head.step_files_left)} files are still being read.`);
-  if (head.left_out > 0) said.push(`${count(head.left_out)} trajectories are beyond what the table holds; figures count them.`);
-  put(notices, said.map((text) => el("p", { class: "notice" }, text)));
+  if (head.step_files_left > 0)
+    said.push(`Figures over steps are of a part: ${count(head.step_files_left)} files are still being read.`);
+  if (head.left_out > 0)
+    said.push(`${count(head.left_out)} trajectories are beyond what the table holds; figures count them.`);
+  put(
+    notices,
+    said.map((text) => el("p", { class: "notice" }, text)),
+  );
 }
 
 document.addEventListener("click", (event) => {
   const link = event.target.closest?.("a[href]");
-  if (!link || event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+  if (
+    !link ||
+    event.defaultPrevented ||
+    event.button !== 0 ||
+    event.metaKey ||
+    event.ctrlKey ||
+    event.shiftKey ||
+    event.altKey
+  )
+    return;
   const href = link.getAttribute("href");
   if (!href.startsWith("/") || href.startsWith("/api/")) return;
   event.preventDefault();
@@ -154,7 +192,9 @@ hear(
   (change) => {
     const isFirst = newest === null;
     newest = change;
-    status.textContent = change.trouble ? `cannot read: ${change.trouble}` : `${count(change.trajectories)} trajectories, commit ${change.version}`;
+    status.textContent = change.trouble
+      ? `cannot read: ${change.trouble}`
+      : `${count(change.trajectories)} trajectories, commit ${change.version}`;
     status.classList.toggle("bad", Boolean(change.trouble));
     if (!shown) isMissed = true;
     // The first word tells what is there: news only where the page was answered before it.

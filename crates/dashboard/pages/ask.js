@@ -2,7 +2,11 @@
 
 /** The answer to a GET of our own API, or an error in the server's words. */
 export async function ask(path, signal) {
-  const response = await fetch(path, { signal, headers: { accept: "application/json" }, credentials: "same-origin" });
+  const response = await fetch(path, {
+    signal,
+    headers: { accept: "application/json" },
+    credentials: "same-origin",
+  });
   const answer = await response.json().catch(() => ({}));
   if (response.status === 401) location.reload();
   if (!response.ok) throw new Error(answer.error ?? `the server answered ${response.status}`);

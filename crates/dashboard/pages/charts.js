@@ -16,7 +16,13 @@ export function waterfall(parts, write, label) {
     el(
       "div",
       { class: "bar", role: "img", "aria-label": `${label}: ${sentence}` },
-      shown.map((part) => el("span", { class: `part part-${part.cause}`, title: `${words(part.cause)}: ${percent(part.share)}`, style: { "flex-grow": part.share } })),
+      shown.map((part) =>
+        el("span", {
+          class: `part part-${part.cause}`,
+          title: `${words(part.cause)}: ${percent(part.share)}`,
+          style: { "flex-grow": part.share },
+        }),
+      ),
     ),
     el(
       "ul",
@@ -45,7 +51,18 @@ const step = (span) => {
  * A line over `axis`: points are `{ at, value }`, `at` in seconds since the Unix epoch or whatever `place` writes; gaps where a value is missing. A
  * point with `low` and `high` has its 95 % interval drawn. The scale holds 0, and ends at `max` where that is given.
  */
-export function line(points, { label, write = number, max, height = 170, axis = "time", place, missing = "A line needs two points: not enough has ended yet." }) {
+export function line(
+  points,
+  {
+    label,
+    write = number,
+    max,
+    height = 170,
+    axis = "time",
+    place,
+    missing = "A line needs two points: not enough has ended yet.",
+  },
+) {
   const known = points.filter((point) => point.value !== null && Number.isFinite(point.value));
   if (known.length < 2) return el("p", { class: "note" }, missing);
   const [left, right, top, bottom] = [66, 10, 10, 24];
@@ -76,19 +93,42 @@ export function line(points, { label, write = number, max, height = 170, axis = 
     marks.push(svg("line", { class: "grid", x1: left, x2: WIDTH - right, y1: y(value), y2: y(value) }));
     marks.push(svg("text", { class: "tick end", x: left - 6, y: y(value) + 4 }, write(value)));
   }
-  const clock = (at) => new Date(at * 1000).toLocaleTimeString([], span > 172800 ? { month: "short", day: "numeric" } : { hour: "2-digit", minute: "2-digit" });
+  const clock = (at) =>
+    new Date(at * 1000).toLocaleTimeString(
+      [],
+      span > 172800 ? { month: "short", day: "numeric" } : { hour: "2-digit", minute: "2-digit" },
+    );
   const told = place ?? clock;
   for (const share of [0, 0.5, 1]) {
     const at = from + share * span;
-    marks.push(svg("text", { class: `tick ${["start", "middle", "end"][share * 2]}`, x: x(at), y: height - 6 }, told(at)));
+    marks.push(
+      svg(
+        "text",
+        { class: `tick ${["start", "middle", "end"][share * 2]}`, x: x(at), y: height - 6 },
+        told(at),
+      ),
+    );
   }
   const spread = known.filter(({ low, high }) => Number.isFinite(low) && Number.isFinite(high));
-  const whiskers = spread.map(({ at, low, high }) => `M${x(at).toFixed(1)} ${y(low).toFixed(1)}V${y(high).toFixed(1)}`).join("");
+  const whiskers = spread
+    .map(({ at, low, high }) => `M${x(at).toFixed(1)} ${y(low).toFixed(1)}V${y(high).toFixed(1)}`)
+    .join("");
   const values = known.map((point) => point.value);
   const sentence = `${label}: ${known.length} points, from ${write(Math.min(...values))} to ${write(Math.max(...values))}, last ${write(values[values.length - 1])}`;
-  const picture = svg("svg", { class: "chart", viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": sentence }, marks, whiskers ? svg("path", { class: "whiskers", d: whiskers }) : null, svg("path", { class: "curve", d: path }));
-  const interval = ({ low, high }) => (Number.isFinite(low) && Number.isFinite(high) ? `${write(low)} to ${write(high)}` : NONE);
-  const rows = known.map((point) => [told(point.at), write(point.value), ...(whiskers ? [interval(point)] : [])]);
+  const picture = svg(
+    "svg",
+    { class: "chart", viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": sentence },
+    marks,
+    whiskers ? svg("path", { class: "whiskers", d: whiskers }) : null,
+    svg("path", { class: "curve", d: path }),
+  );
+  const interval = ({ low, high }) =>
+    Number.isFinite(low) && Number.isFinite(high) ? `${write(low)} to ${write(high)}` : NONE;
+  const rows = known.map((point) => [
+    told(point.at),
+    write(point.value),
+    ...(whiskers ? [interval(point)] : []),
+  ]);
   return el("figure", {}, picture, numbers(rows, [axis, label, ...(whiskers ? ["95\u202f% interval"] : [])]));
 }
 
@@ -102,17 +142,51 @@ export function histogram(pairs, { label, height = 150, bars = 32 }) {
   const highest = Math.max(...bins);
   const [left, right, top, bottom] = [66, 10, 10, 24];
   const wide = (WIDTH - left - right) / bins.length;
-  const name = (bin) => (width === 1 ? `${least + bin}` : `${least + bin * width}–${least + (bin + 1) * width - 1}`);
+  const name = (bin) =>
+    width === 1 ? `${least + bin}` : `${least + bin * width}–${least + (bin + 1) * width - 1}`;
   const tall = (times) => (times / highest) * (height - top - bottom);
   const columns = bins.map((times, bin) =>
-    svg("rect", { class: "column", x: left + bin * wide + 1, y: height - bottom - tall(times), width: Math.max(1, Math.min(wide - 2, 60)), height: tall(times) }, svg("title", {}, `${name(bin)}: ${number(times)}`)),
+    svg(
+      "rect",
+      {
+        class: "column",
+        x: left + bin * wide + 1,
+        y: height - bottom - tall(times),
+        width: Math.max(1, Math.min(wide - 2, 60)),
+        height: tall(times),
+      },
+      svg("title", {}, `${name(bin)}: ${number(times)}`),
+    ),
   );
   const every = Math.ceil(bins.length / 10);
-  const ticks = bins.map((_, bin) => (bin % every === 0 ? svg("text", { class: "tick middle", x: left + bin * wide + Math.min(wide, 62) / 2, y: height - 6 }, name(bin)) : null));
+  const ticks = bins.map((_, bin) =>
+    bin % every === 0
+      ? svg(
+          "text",
+          { class: "tick middle", x: left + bin * wide + Math.min(wide, 62) / 2, y: height - 6 },
+          name(bin),
+        )
+      : null,
+  );
   const sentence = `${label}: ${bins.length} bars, most (${number(highest)}) at ${name(bins.indexOf(highest))}`;
   const scale = svg("text", { class: "tick end", x: left - 6, y: top + 8 }, number(highest));
-  const picture = svg("svg", { class: "chart", viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": sentence }, svg("line", { class: "grid", x1: left, x2: WIDTH - right, y1: height - bottom, y2: height - bottom }), columns, ticks, scale);
-  return el("figure", {}, picture, numbers(bins.map((times, bin) => [name(bin), number(times)]), [label, "count"]));
+  const picture = svg(
+    "svg",
+    { class: "chart", viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": sentence },
+    svg("line", { class: "grid", x1: left, x2: WIDTH - right, y1: height - bottom, y2: height - bottom }),
+    columns,
+    ticks,
+    scale,
+  );
+  return el(
+    "figure",
+    {},
+    picture,
+    numbers(
+      bins.map((times, bin) => [name(bin), number(times)]),
+      [label, "count"],
+    ),
+  );
 }
 
 /** Words and how often, as bars: an object or pairs. */
@@ -124,9 +198,22 @@ export function bars(entries, label) {
   return el(
     "ul",
     { class: "bars", "aria-label": label },
-    pairs.slice(0, 20).map(([name, times]) =>
-      el("li", {}, el("span", { class: "name", title: name }, words(name)), el("span", { class: "track", "aria-hidden": "true" }, el("span", { class: "fill", style: { width: `${(100 * times) / most}%` } })), el("span", { class: "number" }, number(times)), el("span", { class: "number strong" }, percent(times / whole))),
-    ),
+    pairs
+      .slice(0, 20)
+      .map(([name, times]) =>
+        el(
+          "li",
+          {},
+          el("span", { class: "name", title: name }, words(name)),
+          el(
+            "span",
+            { class: "track", "aria-hidden": "true" },
+            el("span", { class: "fill", style: { width: `${(100 * times) / most}%` } }),
+          ),
+          el("span", { class: "number" }, number(times)),
+          el("span", { class: "number strong" }, percent(times / whole)),
+        ),
+      ),
   );
 }
 
@@ -136,7 +223,13 @@ function numbers(rows, names) {
   // Made when asked for: most people look at the picture.
   fold.addEventListener("toggle", () => {
     if (fold.open && fold.children.length === 1) {
-      fold.append(table(names.map((name, at) => ({ name, of: (row) => row[at], numeric: at > 0 })), rows, names.join(" and ")));
+      fold.append(
+        table(
+          names.map((name, at) => ({ name, of: (row) => row[at], numeric: at > 0 })),
+          rows,
+          names.join(" and "),
+        ),
+      );
     }
   });
   return fold;

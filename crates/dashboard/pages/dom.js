@@ -71,7 +71,9 @@ export async function redraw(node, ...children) {
   await released();
   const within = (selector) => [...node.querySelectorAll(selector)];
   const folds = within("details[open][id]").map((fold) => fold.id);
-  const scrolled = within("[id]").filter((part) => part.scrollTop > 0 || part.scrollLeft > 0).map((part) => [part.id, part.scrollTop, part.scrollLeft]);
+  const scrolled = within("[id]")
+    .filter((part) => part.scrollTop > 0 || part.scrollLeft > 0)
+    .map((part) => [part.id, part.scrollTop, part.scrollLeft]);
   const at = node.contains(document.activeElement) ? known(document.activeElement) : null;
   put(node, ...children);
   const found = (id) => (id ? document.getElementById(id) : null);
@@ -112,8 +114,28 @@ export function table(columns, rows, caption) {
       "table",
       {},
       el("caption", { class: "hidden" }, caption),
-      el("thead", {}, el("tr", {}, columns.map((column) => el("th", { scope: "col", class: column.numeric ? "number" : null }, column.name)))),
-      el("tbody", {}, rows.map((row) => el("tr", {}, columns.map((column) => cell(column, row))))),
+      el(
+        "thead",
+        {},
+        el(
+          "tr",
+          {},
+          columns.map((column) =>
+            el("th", { scope: "col", class: column.numeric ? "number" : null }, column.name),
+          ),
+        ),
+      ),
+      el(
+        "tbody",
+        {},
+        rows.map((row) =>
+          el(
+            "tr",
+            {},
+            columns.map((column) => cell(column, row)),
+          ),
+        ),
+      ),
     ),
   );
 }

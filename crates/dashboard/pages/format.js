@@ -6,7 +6,11 @@ const known = (value) => value !== null && value !== undefined && Number.isFinit
 
 /** A whole number with thin gaps: 1 234 567. */
 export function count(value) {
-  return known(value) ? Math.round(value).toString().replace(/\B(?=(\d{3})+$)/g, "\u202f") : NONE;
+  return known(value)
+    ? Math.round(value)
+        .toString()
+        .replace(/\B(?=(\d{3})+$)/g, "\u202f")
+    : NONE;
 }
 
 /** Three digits that matter: 1234 becomes 1 230 only where a unit follows; here it stays whole. */
@@ -39,7 +43,12 @@ export function duration(micros) {
 
 export function bytes(size) {
   if (!known(size)) return NONE;
-  for (const [unit, factor] of [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) if (size >= factor) return `${number(size / factor)}\u202f${unit}`;
+  for (const [unit, factor] of [
+    ["GB", 1e9],
+    ["MB", 1e6],
+    ["kB", 1e3],
+  ])
+    if (size >= factor) return `${number(size / factor)}\u202f${unit}`;
   return `${size}\u202fB`;
 }
 

@@ -27,10 +27,21 @@ export class Grid {
     this.head = el("div", { class: "grid-row grid-head", role: "row", "aria-rowindex": "1" });
     this.rows = el("div", { class: "grid-rows", role: "rowgroup" });
     this.spacer = el("div", { class: "grid-spacer" }, this.rows);
-    this.scroller = el("div", { class: "grid-scroll", role: "presentation", tabindex: "-1", on: { scroll: () => this.draw() } }, this.spacer);
+    this.scroller = el(
+      "div",
+      { class: "grid-scroll", role: "presentation", tabindex: "-1", on: { scroll: () => this.draw() } },
+      this.spacer,
+    );
     this.node = el(
       "div",
-      { class: "grid", role: "grid", tabindex: "0", "aria-label": label, "aria-readonly": "true", on: { keydown: (event) => this.key(event) } },
+      {
+        class: "grid",
+        role: "grid",
+        tabindex: "0",
+        "aria-label": label,
+        "aria-readonly": "true",
+        on: { keydown: (event) => this.key(event) },
+      },
       el("div", { role: "rowgroup" }, this.head),
       this.scroller,
     );
@@ -115,7 +126,9 @@ export class Grid {
     if (row >= first && row < first + fits) return;
     const top = row < first ? row : row - fits + 1;
     if (this.matched * ROW <= TALLEST) this.scroller.scrollTop = top * ROW;
-    else this.scroller.scrollTop = (top / Math.max(1, this.matched - fits)) * (this.height - this.scroller.clientHeight);
+    else
+      this.scroller.scrollTop =
+        (top / Math.max(1, this.matched - fits)) * (this.height - this.scroller.clientHeight);
   }
 
   async ask(chunk) {
@@ -146,7 +159,9 @@ export class Grid {
     const first = this.first();
     const last = Math.min(this.matched, first + this.fits + 2);
     const isScaled = this.matched * ROW > TALLEST;
-    const top = isScaled ? Math.min(this.scroller.scrollTop, this.height - (last - first) * ROW) : first * ROW;
+    const top = isScaled
+      ? Math.min(this.scroller.scrollTop, this.height - (last - first) * ROW)
+      : first * ROW;
     this.rows.style.setProperty("transform", `translateY(${Math.max(0, top)}px)`);
     const lines = [];
     for (let index = first; index < last; index += 1) lines.push(this.line(index));
@@ -158,8 +173,13 @@ export class Grid {
         const turn = this.turn;
         setTimeout(() => {
           const here = this.first();
-          const near = chunk >= Math.floor(here / CHUNK) && chunk <= Math.floor((here + this.fits + 2) / CHUNK);
-          if (turn === this.turn && near) this.ask(chunk).then(() => this.draw(), () => {});
+          const near =
+            chunk >= Math.floor(here / CHUNK) && chunk <= Math.floor((here + this.fits + 2) / CHUNK);
+          if (turn === this.turn && near)
+            this.ask(chunk).then(
+              () => this.draw(),
+              () => {},
+            );
         }, 60);
       }
     }
@@ -167,7 +187,9 @@ export class Grid {
 
   line(index) {
     const row = this.row(index);
-    const cells = this.columns.map((column) => el("span", { role: "gridcell", class: column.numeric ? "number" : null }, row ? column.of(row) : "…"));
+    const cells = this.columns.map((column) =>
+      el("span", { role: "gridcell", class: column.numeric ? "number" : null }, row ? column.of(row) : "…"),
+    );
     const choose = () => {
       this.at = index;
       this.draw();
@@ -175,7 +197,15 @@ export class Grid {
     };
     return el(
       "div",
-      { id: `row-${index}`, role: "row", "aria-rowindex": index + 2, "aria-selected": index === this.at ? "true" : "false", class: `grid-row ${index === this.at ? "at" : ""}`, style: { "grid-template-columns": this.layout }, on: { click: choose } },
+      {
+        id: `row-${index}`,
+        role: "row",
+        "aria-rowindex": index + 2,
+        "aria-selected": index === this.at ? "true" : "false",
+        class: `grid-row ${index === this.at ? "at" : ""}`,
+        style: { "grid-template-columns": this.layout },
+        on: { click: choose },
+      },
       cells,
     );
   }
@@ -189,8 +219,24 @@ export class Grid {
         const isSorted = column.sort !== undefined && this.sort?.column === column.sort;
         const arrow = isSorted ? (this.sort.descending ? " ↓" : " ↑") : "";
         const order = isSorted ? (this.sort.descending ? "descending" : "ascending") : null;
-        const name = column.sort ? el("button", { type: "button", class: "quiet", id: `sort-${column.sort}`, on: { click: () => this.sorted(column.sort) } }, column.name, arrow) : column.name;
-        return el("span", { role: "columnheader", "aria-sort": order, class: column.numeric ? "number" : null }, name);
+        const name = column.sort
+          ? el(
+              "button",
+              {
+                type: "button",
+                class: "quiet",
+                id: `sort-${column.sort}`,
+                on: { click: () => this.sorted(column.sort) },
+              },
+              column.name,
+              arrow,
+            )
+          : column.name;
+        return el(
+          "span",
+          { role: "columnheader", "aria-sort": order, class: column.numeric ? "number" : null },
+          name,
+        );
       }),
     );
     if (at) document.getElementById(at)?.focus({ preventScroll: true });
@@ -199,7 +245,16 @@ export class Grid {
   key(event) {
     // A click leaves the focus at the scroller; a heading's button has keys of its own.
     if (event.target !== this.node && event.target !== this.scroller) return;
-    const moves = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: this.fits, PageUp: -this.fits, Home: -Infinity, End: Infinity };
+    const moves = {
+      ArrowDown: 1,
+      j: 1,
+      ArrowUp: -1,
+      k: -1,
+      PageDown: this.fits,
+      PageUp: -this.fits,
+      Home: -Infinity,
+      End: Infinity,
+    };
     if (event.key in moves && this.matched > 0) {
       event.preventDefault();
       this.at = Math.max(0, Math.min(this.matched - 1, this.at + moves[event.key]));
@@ -212,6 +267,8 @@ export class Grid {
   }
 
   summary(total) {
-    return this.matched === total ? `${count(total)} trajectories` : `${count(this.matched)} of ${count(total)} trajectories`;
+    return this.matched === total
+      ? `${count(total)} trajectories`
+      : `${count(this.matched)} of ${count(total)} trajectories`;
   }
 }

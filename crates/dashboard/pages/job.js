@@ -9,7 +9,12 @@ export async function show(stage, { tell }) {
   let job = null;
   const dialog = el("dialog", { class: "ask", "aria-labelledby": "ask-title" });
   // Outside of what is drawn each second: it stays under the pointer.
-  const button = (ending) => el("button", { type: "button", id: ending.id, hidden: true, on: { click: () => confirm(dialog, job, ending) } }, `${ending.name}…`);
+  const button = (ending) =>
+    el(
+      "button",
+      { type: "button", id: ending.id, hidden: true, on: { click: () => confirm(dialog, job, ending) } },
+      `${ending.name}…`,
+    );
   const buttons = ENDINGS.map(button);
   const body = el("div");
   const draw = inTurn(async () => {
@@ -19,7 +24,12 @@ export async function show(stage, { tell }) {
     await redraw(body, page(job));
   });
   await draw();
-  put(stage, el("div", { class: "between" }, el("h1", {}, "Job"), el("div", { class: "buttons" }, buttons)), body, dialog);
+  put(
+    stage,
+    el("div", { class: "between" }, el("h1", {}, "Job"), el("div", { class: "buttons" }, buttons)),
+    body,
+    dialog,
+  );
   return { changed: () => draw().catch(() => {}) };
 }
 
@@ -28,13 +38,15 @@ const ENDINGS = [
     id: "drain",
     name: "Drain",
     told: "Told. Nothing new begins; what runs is finished and published, then the run ends.",
-    asks: (running) => `Nothing new begins, ${running} running trajectories are finished or handed back, and the run ends. It goes on later with `,
+    asks: (running) =>
+      `Nothing new begins, ${running} running trajectories are finished or handed back, and the run ends. It goes on later with `,
   },
   {
     id: "stop",
     name: "Stop",
     told: "Told. What ran is taken back; what was scored is published, then the run ends.",
-    asks: (running) => `Nothing new begins, ${running} running trajectories are taken back now and their work is lost, and the run ends. Later they are tried again with `,
+    asks: (running) =>
+      `Nothing new begins, ${running} running trajectories are taken back now and their work is lost, and the run ends. Later they are tried again with `,
   },
 ];
 
@@ -54,7 +66,13 @@ function confirm(dialog, job, ending) {
       yes.disabled = false;
     }
   });
-  put(dialog, el("h2", { id: "ask-title" }, `${ending.name} ${job.head.name}?`), el("p", {}, ending.asks(count(job.live?.running ?? 0)), el("code", {}, "--resume"), "."), said, el("div", { class: "between" }, close, yes));
+  put(
+    dialog,
+    el("h2", { id: "ask-title" }, `${ending.name} ${job.head.name}?`),
+    el("p", {}, ending.asks(count(job.live?.running ?? 0)), el("code", {}, "--resume"), "."),
+    said,
+    el("div", { class: "between" }, close, yes),
+  );
   dialog.showModal();
   close.focus();
 }
@@ -67,10 +85,52 @@ function page(job) {
     job.plan ? card("Plan against measurement", {}, plan(job.plan, job.head.device)) : null,
     job.workers ? card("Workers", {}, workers(job.workers)) : null,
     live?.weights.length ? card("Versions of the policy workers", {}, weights(live)) : null,
-    card("Where it is", {}, el("dl", { class: "facts" }, el("dt", {}, "run"), el("dd", {}, job.head.name), el("dt", {}, "directory"), el("dd", {}, el("code", {}, job.dir ?? NONE)), el("dt", {}, "newest commit"), el("dd", {}, count(job.head.version)))),
-    card(`The ledger of ${hour}s`, {}, el("p", { class: "note" }, "Every microsecond is in exactly one line; the lines of a part add up to its whole."), ledger("Devices", job.ledger.device), ledger("Slots of environment workers", job.ledger.slots), ledger("Sessions", job.ledger.sessions), job.metrics_lines_unread > 0 ? el("p", { class: "wrong" }, `${count(job.metrics_lines_unread)} lines of metrics.jsonl could not be read.`) : null),
+    card(
+      "Where it is",
+      {},
+      el(
+        "dl",
+        { class: "facts" },
+        el("dt", {}, "run"),
+        el("dd", {}, job.head.name),
+        el("dt", {}, "directory"),
+        el("dd", {}, el("code", {}, job.dir ?? NONE)),
+        el("dt", {}, "newest commit"),
+        el("dd", {}, count(job.head.version)),
+      ),
+    ),
+    card(
+      `The ledger of ${hour}s`,
+      {},
+      el(
+        "p",
+        { class: "note" },
+        "Every microsecond is in exactly one line; the lines of a part add up to its whole.",
+      ),
+      ledger("Devices", job.ledger.device),
+      ledger("Slots of environment workers", job.ledger.slots),
+      ledger("Sessions", job.ledger.sessions),
+      job.metrics_lines_unread > 0
+        ? el(
+            "p",
+            { class: "wrong" },
+            `${count(job.metrics_lines_unread)} lines of metrics.jsonl could not be read.`,
+          )
+        : null,
+    ),
     job.tables ? card("Tables", {}, tables(job.tables)) : null,
-    card("The job, every key with its value", {}, job.job ? el("details", { id: "resolved" }, el("summary", { id: "resolved-fold" }, "job.toml, resolved"), el("pre", { id: "resolved-text", tabindex: "0" }, job.job)) : el("p", { class: "note" }, "There is no job.toml beside this data set.")),
+    card(
+      "The job, every key with its value",
+      {},
+      job.job
+        ? el(
+            "details",
+            { id: "resolved" },
+            el("summary", { id: "resolved-fold" }, "job.toml, resolved"),
+            el("pre", { id: "resolved-text", tabindex: "0" }, job.job),
+          )
+        : el("p", { class: "note" }, "There is no job.toml beside this data set."),
+    ),
   ];
 }
 
@@ -115,11 +175,19 @@ function weights(live) {
     { name: "version", of: (row) => row.version, numeric: true },
     { name: "why it lags", of: (row) => row.lags || NONE },
   ];
-  return [el("p", { class: "note" }, `Version ${live.version} is current, ${live.version_newest} is the newest published.`), table(columns, live.weights, "Versions of the policy workers")];
+  return [
+    el(
+      "p",
+      { class: "note" },
+      `Version ${live.version} is current, ${live.version_newest} is the newest published.`,
+    ),
+    table(columns, live.weights, "Versions of the policy workers"),
+  ];
 }
 
 function ledger(name, { micros, parts }) {
-  if (parts.length === 0 || micros === 0) return [el("h3", {}, name), el("p", { class: "note" }, "Nothing is accounted for.")];
+  if (parts.length === 0 || micros === 0)
+    return [el("h3", {}, name), el("p", { class: "note" }, "Nothing is accounted for.")];
   const rows = [...parts, { cause: "all", group: "", micros, share: 1 }];
   const columns = [
     { name: "cause", of: (part) => words(part.cause) },

@@ -16,7 +16,8 @@ export async function show(stage, { tell, isHere }) {
   const draw = inTurn(async () => {
     const figures = await ask("/api/learning");
     last = Date.now();
-    const isPart = figures.head.step_files_left > 0 || figures.head.trajectories === 0 || figures.kept === null;
+    const isPart =
+      figures.head.step_files_left > 0 || figures.head.trajectories === 0 || figures.kept === null;
     rest = isPart ? REST_PARTLY : REST;
     tell(figures.head);
     await redraw(stage, page(figures));
@@ -26,10 +27,13 @@ export async function show(stage, { tell, isHere }) {
   /** Put off, not left out: the last change may have no other after it. */
   function later() {
     if (!isHere()) return;
-    waiting ??= setTimeout(() => {
-      waiting = null;
-      draw().catch(() => {});
-    }, Math.max(0, last + rest - Date.now()));
+    waiting ??= setTimeout(
+      () => {
+        waiting = null;
+        draw().catch(() => {});
+      },
+      Math.max(0, last + rest - Date.now()),
+    );
   }
   await draw();
   return { changed: later, close: () => clearTimeout(waiting) };
@@ -37,28 +41,70 @@ export async function show(stage, { tell, isHere }) {
 
 function page(figures) {
   const { all, evaluated } = figures;
-  if (all.trajectories + evaluated.trajectories === 0) return [el("h1", {}, "Learning"), el("p", { class: "card" }, "No trajectory is published yet.")];
+  if (all.trajectories + evaluated.trajectories === 0)
+    return [el("h1", {}, "Learning"), el("p", { class: "card" }, "No trajectory is published yet.")];
   return [
     el("h1", {}, "Learning"),
     el(
       "div",
       { class: "tiles" },
-      tile("Success rate", percent(all.success_rate), `${count(all.successes)} of ${count(all.judged)} judged`),
+      tile(
+        "Success rate",
+        percent(all.success_rate),
+        `${count(all.successes)} of ${count(all.judged)} judged`,
+      ),
       tile("Mean reward", number(all.reward_mean), `of ${count(all.scored)} scored`),
-      evaluated.trajectories === 0 ? null : tile("Success in evaluations", percent(evaluated.success_rate), `${count(evaluated.successes)} of ${count(evaluated.judged)} judged`),
-      tile("Groups without spread", percent(figures.zero_variance_share), `of ${count(figures.groups)} closed: nothing to learn from`),
+      evaluated.trajectories === 0
+        ? null
+        : tile(
+            "Success in evaluations",
+            percent(evaluated.success_rate),
+            `${count(evaluated.successes)} of ${count(evaluated.judged)} judged`,
+          ),
+      tile(
+        "Groups without spread",
+        percent(figures.zero_variance_share),
+        `of ${count(figures.groups)} closed: nothing to learn from`,
+      ),
       tile("Invalid actions", percent(figures.invalid_action_rate), "of all replies"),
       tile("Response length", number(figures.response_tokens_per_step), "tokens a step"),
       tile("Entropy", number(figures.entropy_mean), "nats a sampled token"),
     ),
-    el("div", { class: "columns" }, DRIFT.map(([title, told]) => card(title, {}, overVersions(figures, told)))),
+    el(
+      "div",
+      { class: "columns" },
+      DRIFT.map(([title, told]) => card(title, {}, overVersions(figures, told))),
+    ),
     card("By policy version", {}, byVersion(figures)),
     card("Recorded log-probs beside those of the prefill path", {}, gap(figures.prefill_gap)),
-    card("By suite", {}, table([{ name: "suite", of: (row) => row.suite }, ...COUNTS], figures.by_suite, "By suite")),
+    card(
+      "By suite",
+      {},
+      table([{ name: "suite", of: (row) => row.suite }, ...COUNTS], figures.by_suite, "By suite"),
+    ),
     card("By task", {}, byTask(figures)),
-    el("div", { class: "columns" }, card("Versions behind when a trajectory ended", {}, histogram(figures.staleness, { label: "versions behind" })), card("Steps of scored trajectories", {}, histogram(figures.lengths, { label: "steps" }))),
-    el("div", { class: "columns" }, card("Why responses ended", {}, bars(figures.finish_reasons, "finish reasons")), card("What came of actions", {}, bars(figures.outcomes, "outcomes"))),
-    el("div", { class: "columns" }, card("Where a step's state came from", {}, bars(figures.state_origins, "state origins")), card("Kept and left out by a trainer", {}, kept(figures.kept))),
+    el(
+      "div",
+      { class: "columns" },
+      card(
+        "Versions behind when a trajectory ended",
+        {},
+        histogram(figures.staleness, { label: "versions behind" }),
+      ),
+      card("Steps of scored trajectories", {}, histogram(figures.lengths, { label: "steps" })),
+    ),
+    el(
+      "div",
+      { class: "columns" },
+      card("Why responses ended", {}, bars(figures.finish_reasons, "finish reasons")),
+      card("What came of actions", {}, bars(figures.outcomes, "outcomes")),
+    ),
+    el(
+      "div",
+      { class: "columns" },
+      card("Where a step's state came from", {}, bars(figures.state_origins, "state origins")),
+      card("Kept and left out by a trainer", {}, kept(figures.kept)),
+    ),
   ];
 }
 
@@ -72,29 +118,61 @@ const COUNTS = [
 ];
 
 function tile(name, value, note) {
-  return el("div", { class: "tile" }, el("p", { class: "name" }, name), el("p", { class: "value" }, value), el("p", { class: "note" }, note));
+  return el(
+    "div",
+    { class: "tile" },
+    el("p", { class: "name" }, name),
+    el("p", { class: "value" }, value),
+    el("p", { class: "note" }, note),
+  );
 }
 
 /** What changes from one version to the next is drift. The same plots, in the same words, are in a report. */
 const DRIFT = [
-  ["Success rate by policy version", { of: (row) => ({ value: row.success_rate, ...row.success_interval }), write: percent, max: 1 }],
+  [
+    "Success rate by policy version",
+    { of: (row) => ({ value: row.success_rate, ...row.success_interval }), write: percent, max: 1 },
+  ],
   ["Tokens a response by policy version", { of: (row) => ({ value: row.response_tokens_per_step }) }],
   ["Entropy by policy version, nats a sampled token", { of: (row) => ({ value: row.entropy_mean }) }],
   ["Log-prob of a sampled token by policy version", { of: (row) => ({ value: row.logprob_mean }), max: 0 }],
 ].map(([title, told]) => [title, { label: title, ...told }]);
 
 function overVersions({ by_version }, { of, ...told }) {
-  const points = by_version.filter((row) => row.version !== null).map((row) => ({ at: row.version, ...of(row) })).reverse();
+  const points = by_version
+    .filter((row) => row.version !== null)
+    .map((row) => ({ at: row.version, ...of(row) }))
+    .reverse();
   const place = (at) => (Number.isInteger(at) ? `version ${at}` : "");
-  return line(points, { ...told, axis: "version", place, missing: "Fewer than two policy versions have it." });
+  return line(points, {
+    ...told,
+    axis: "version",
+    place,
+    missing: "Fewer than two policy versions have it.",
+  });
 }
 
 /** How far what was recorded lies from what a trainer computes: the error of every importance ratio. */
 function gap(found) {
-  if (!found) return el("p", { class: "note" }, "No token was scored again: the policy has none, or `policy.audit.share` is 0.");
+  if (!found)
+    return el(
+      "p",
+      { class: "note" },
+      "No token was scored again: the policy has none, or `policy.audit.share` is 0.",
+    );
   const nats = (value) => `${number(value)} nats`;
-  const facts = [["tokens scored again", count(found.tokens)], ["mean gap", nats(found.mean_abs)], ["half are within", nats(found.p50)], ["99 in 100 within", nats(found.p99)], ["largest", nats(found.max)]];
-  return el("dl", { class: "inline" }, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
+  const facts = [
+    ["tokens scored again", count(found.tokens)],
+    ["mean gap", nats(found.mean_abs)],
+    ["half are within", nats(found.p50)],
+    ["99 in 100 within", nats(found.p99)],
+    ["largest", nats(found.max)],
+  ];
+  return el(
+    "dl",
+    { class: "inline" },
+    facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))),
+  );
 }
 
 /** The same as numbers, newest first. */
@@ -107,12 +185,27 @@ function byVersion(figures) {
     { name: "log-prob", of: (row) => number(row.logprob_mean), numeric: true },
     { name: "no spread", of: (row) => percent(row.zero_variance_share), numeric: true },
   ];
-  return [table(columns, figures.by_version, "By policy version"), more(figures.versions_left_out, "older versions are not shown")];
+  return [
+    table(columns, figures.by_version, "By policy version"),
+    more(figures.versions_left_out, "older versions are not shown"),
+  ];
 }
 
 function byTask(figures) {
-  const name = (row) => el("a", { href: `/trajectories?task_id=${encodeURIComponent(row.task_id)}` }, row.task_id);
-  return [el("div", { class: "tall", id: "tasks" }, table([{ name: "task", of: name }, { name: "suite", of: (row) => row.suite }, ...COUNTS], figures.by_task, "By task")), more(figures.tasks_left_out, "tasks with fewer attempts are not shown")];
+  const name = (row) =>
+    el("a", { href: `/trajectories?task_id=${encodeURIComponent(row.task_id)}` }, row.task_id);
+  return [
+    el(
+      "div",
+      { class: "tall", id: "tasks" },
+      table(
+        [{ name: "task", of: name }, { name: "suite", of: (row) => row.suite }, ...COUNTS],
+        figures.by_task,
+        "By task",
+      ),
+    ),
+    more(figures.tasks_left_out, "tasks with fewer attempts are not shown"),
+  ];
 }
 
 function more(left, what) {
@@ -127,7 +220,11 @@ function kept(report) {
     { name: "kept", of: (line) => count(line.kept), numeric: true },
     { name: "no spread", of: (line) => count(line.zero_variance), numeric: true },
     { name: "stale", of: (line) => count(line.stale), numeric: true },
-    { name: "failed", of: (line) => count(Object.values(line.failed).reduce((sum, times) => sum + times, 0)), numeric: true },
+    {
+      name: "failed",
+      of: (line) => count(Object.values(line.failed).reduce((sum, times) => sum + times, 0)),
+      numeric: true,
+    },
     { name: "reward, kept", of: (line) => number(line.reward_mean_kept), numeric: true },
   ];
   return el("div", { class: "tall", id: "kept" }, table(columns, report.lines, "Kept and left out"));

@@ -3,7 +3,19 @@
 import { ask, inTurn } from "./ask.js";
 import { bars, line, waterfall } from "./charts.js";
 import { card, el, redraw, table } from "./dom.js";
-import { NONE, count, deviceHour, deviceName, dollars, duration, moment, number, percent, plural, words } from "./format.js";
+import {
+  NONE,
+  count,
+  deviceHour,
+  deviceName,
+  dollars,
+  duration,
+  moment,
+  number,
+  percent,
+  plural,
+  words,
+} from "./format.js";
 
 export async function show(stage, { tell }) {
   const draw = inTurn(async () => {
@@ -18,7 +30,15 @@ export async function show(stage, { tell }) {
 function page(figures) {
   const { throughput, counts, training, evaluated, tokens, versions, head, live } = figures;
   if (head.trajectories === 0 && figures.device_parts === null) {
-    return [el("h1", {}, "Overview"), live ? running(live) : null, el("p", { class: "card" }, "No trajectory is published yet. The first shard closes after `records.max_delay_millis`, or when the job ends.")];
+    return [
+      el("h1", {}, "Overview"),
+      live ? running(live) : null,
+      el(
+        "p",
+        { class: "card" },
+        "No trajectory is published yet. The first shard closes after `records.max_delay_millis`, or when the job ends.",
+      ),
+    ];
   }
   const hour = deviceHour(figures.device);
   const rate = throughput.trajectories_per_device_hour;
@@ -29,15 +49,63 @@ function page(figures) {
     el(
       "div",
       { class: "tiles" },
-      isDevice ? tile(`Trajectories per ${hour}`, number(rate), `${count(throughput.scored)} scored in ${number(figures.device_hours)} ${hour}s`, "hero") : tile("Trajectories per hour", number(throughput.trajectories_per_hour), `${count(counts.scored)} scored in ${duration(seconds(figures.wall_seconds))}`, "hero"),
-      isDevice ? null : tile("Trajectories per slot-hour", number(throughput.trajectories_per_slot_hour), "an hour of a slot, full or empty"),
-      tile("Success rate", percent(training.success_rate), `${count(training.successes)} of ${count(training.judged)} judged`),
+      isDevice
+        ? tile(
+            `Trajectories per ${hour}`,
+            number(rate),
+            `${count(throughput.scored)} scored in ${number(figures.device_hours)} ${hour}s`,
+            "hero",
+          )
+        : tile(
+            "Trajectories per hour",
+            number(throughput.trajectories_per_hour),
+            `${count(counts.scored)} scored in ${duration(seconds(figures.wall_seconds))}`,
+            "hero",
+          ),
+      isDevice
+        ? null
+        : tile(
+            "Trajectories per slot-hour",
+            number(throughput.trajectories_per_slot_hour),
+            "an hour of a slot, full or empty",
+          ),
+      tile(
+        "Success rate",
+        percent(training.success_rate),
+        `${count(training.successes)} of ${count(training.judged)} judged`,
+      ),
       tile("Mean reward", number(training.reward_mean), `of ${count(training.scored)} scored`),
-      evaluated.trajectories === 0 ? null : tile("Success in evaluations", percent(evaluated.success_rate), `${count(evaluated.successes)} of ${count(evaluated.judged)} judged`),
-      tile("Steps per second", number(throughput.steps_per_second), `${number(counts.steps_mean)} steps a trajectory`),
-      tile("Failed by the farm", percent(counts.failure_rate), `${count(counts.failed)} of ${count(counts.trajectories)} attempts`),
-      tile("Policy version", versions.newest ?? NONE, versions.staleness_mean === null ? "no staleness is recorded" : `${number(versions.staleness_mean)} behind on average, at most ${versions.staleness_max}`),
-      figures.cost_usd === null ? null : tile("Cost per trajectory", dollars(figures.cost_usd_per_trajectory), `${dollars(figures.cost_usd)} in all`),
+      evaluated.trajectories === 0
+        ? null
+        : tile(
+            "Success in evaluations",
+            percent(evaluated.success_rate),
+            `${count(evaluated.successes)} of ${count(evaluated.judged)} judged`,
+          ),
+      tile(
+        "Steps per second",
+        number(throughput.steps_per_second),
+        `${number(counts.steps_mean)} steps a trajectory`,
+      ),
+      tile(
+        "Failed by the farm",
+        percent(counts.failure_rate),
+        `${count(counts.failed)} of ${count(counts.trajectories)} attempts`,
+      ),
+      tile(
+        "Policy version",
+        versions.newest ?? NONE,
+        versions.staleness_mean === null
+          ? "no staleness is recorded"
+          : `${number(versions.staleness_mean)} behind on average, at most ${versions.staleness_max}`,
+      ),
+      figures.cost_usd === null
+        ? null
+        : tile(
+            "Cost per trajectory",
+            dollars(figures.cost_usd_per_trajectory),
+            `${dollars(figures.cost_usd)} in all`,
+          ),
     ),
     el(
       "div",
@@ -45,29 +113,72 @@ function page(figures) {
       isDevice ? card(`Measured against its ceilings`, {}, ceilings(throughput, hour, figures.device)) : null,
       card("Tokens", {}, tokenTable(tokens)),
     ),
-    card(`Where the ${deviceName(figures.device)}'s time went`, {}, figures.device_parts ? waterfall(figures.device_parts, duration, "Device time") : noDevice(figures)),
+    card(
+      `Where the ${deviceName(figures.device)}'s time went`,
+      {},
+      figures.device_parts ? waterfall(figures.device_parts, duration, "Device time") : noDevice(figures),
+    ),
     card("Where the sessions' time went", {}, waterfall(figures.session_parts, duration, "Session time")),
-    figures.slot_parts ? card("What the slots of the environment workers held", {}, waterfall(figures.slot_parts, duration, "Slot time")) : null,
+    figures.slot_parts
+      ? card(
+          "What the slots of the environment workers held",
+          {},
+          waterfall(figures.slot_parts, duration, "Slot time"),
+        )
+      : null,
     el(
       "div",
       { class: "columns" },
-      card(isDevice ? `Trajectories per ${hour} over time` : "Trajectories per hour over time", {}, rateOverTime(figures, isDevice)),
-      card("Success rate over time", {}, line(figures.over_time.points.map(({ at, success_rate }) => ({ at, value: success_rate })), { label: "success rate", write: percent, max: 1 })),
+      card(
+        isDevice ? `Trajectories per ${hour} over time` : "Trajectories per hour over time",
+        {},
+        rateOverTime(figures, isDevice),
+      ),
+      card(
+        "Success rate over time",
+        {},
+        line(
+          figures.over_time.points.map(({ at, success_rate }) => ({ at, value: success_rate })),
+          { label: "success rate", write: percent, max: 1 },
+        ),
+      ),
     ),
-    el("div", { class: "columns" }, card("Ends of scored trajectories", {}, ends(figures, "scored")), card("Failures by kind", {}, ends(figures, "failed"))),
-    el("p", { class: "note" }, `From ${moment(figures.started_at)} to ${moment(figures.ended_at)}, ${duration(seconds(figures.wall_seconds))} of wall clock.`),
+    el(
+      "div",
+      { class: "columns" },
+      card("Ends of scored trajectories", {}, ends(figures, "scored")),
+      card("Failures by kind", {}, ends(figures, "failed")),
+    ),
+    el(
+      "p",
+      { class: "note" },
+      `From ${moment(figures.started_at)} to ${moment(figures.ended_at)}, ${duration(seconds(figures.wall_seconds))} of wall clock.`,
+    ),
   ];
 }
 
 /** A job that runs: how far it is, and when it ends at this pace. */
 export function running(live) {
   const share = live.groups_planned > 0 ? live.groups_closed / live.groups_planned : 0;
-  const left = live.run_over ? "over" : live.eta_seconds === null ? "being measured" : duration(live.eta_seconds * 1e6);
+  const left = live.run_over
+    ? "over"
+    : live.eta_seconds === null
+      ? "being measured"
+      : duration(live.eta_seconds * 1e6);
   const admission = live.admission === "open" ? "" : ` Nothing new begins: ${words(live.admission)}.`;
   return el(
     "section",
     { class: "card running", "aria-label": "The running job" },
-    el("div", { class: "between" }, el("h2", {}, live.run_over ? "The run is over" : "Running"), el("p", { class: "note" }, `${plural(live.env_workers, "environment worker")}, ${plural(live.policy_workers, "policy worker")}.${admission}`)),
+    el(
+      "div",
+      { class: "between" },
+      el("h2", {}, live.run_over ? "The run is over" : "Running"),
+      el(
+        "p",
+        { class: "note" },
+        `${plural(live.env_workers, "environment worker")}, ${plural(live.policy_workers, "policy worker")}.${admission}`,
+      ),
+    ),
     el("progress", { value: share, max: 1, "aria-label": `${percent(share)} of the groups are closed` }),
     el(
       "dl",
@@ -87,20 +198,32 @@ export function running(live) {
 
 /** Of what was judged so far, with how far it may be off; evaluations left out. */
 function rate({ success_rate: rate, judged }) {
-  return rate === null ? NONE : `${percent(rate.value)} [${percent(rate.low)}, ${percent(rate.high)}] of ${count(judged)}`;
+  return rate === null
+    ? NONE
+    : `${percent(rate.value)} [${percent(rate.low)}, ${percent(rate.high)}] of ${count(judged)}`;
 }
 
 const seconds = (value) => (value === null ? null : value * 1e6);
 
 function tile(name, value, note, kind) {
-  return el("div", { class: `tile ${kind ?? ""}` }, el("p", { class: "name" }, name), el("p", { class: "value" }, value), el("p", { class: "note" }, note));
+  return el(
+    "div",
+    { class: `tile ${kind ?? ""}` },
+    el("p", { class: "name" }, name),
+    el("p", { class: "value" }, value),
+    el("p", { class: "note" }, note),
+  );
 }
 
 /** The measured figure and the two that bound it, as bars of one scale. */
 function ceilings(throughput, hour, device) {
   const lines = [
     ["measured", throughput.trajectories_per_device_hour, "as it is"],
-    [`${deviceName(device)}-bound`, throughput.ceiling_device_bound, `had the ${deviceName(device)} never been idle`],
+    [
+      `${deviceName(device)}-bound`,
+      throughput.ceiling_device_bound,
+      `had the ${deviceName(device)} never been idle`,
+    ],
     ["session-bound", throughput.ceiling_session_bound, "had no slot ever been empty"],
   ];
   const most = Math.max(...lines.map(([, value]) => value ?? 0)) || 1;
@@ -108,17 +231,41 @@ function ceilings(throughput, hour, device) {
     el(
       "ul",
       { class: "bars wide", "aria-label": `Trajectories per ${hour}` },
-      lines.map(([name, value, why]) => el("li", {}, el("span", { class: "name" }, name), el("span", { class: "track", "aria-hidden": "true" }, el("span", { class: `fill ${name === "measured" ? "" : "pale"}`, style: { width: `${(100 * (value ?? 0)) / most}%` } })), el("span", { class: "number strong" }, number(value)), el("span", { class: "note" }, why))),
+      lines.map(([name, value, why]) =>
+        el(
+          "li",
+          {},
+          el("span", { class: "name" }, name),
+          el(
+            "span",
+            { class: "track", "aria-hidden": "true" },
+            el("span", {
+              class: `fill ${name === "measured" ? "" : "pale"}`,
+              style: { width: `${(100 * (value ?? 0)) / most}%` },
+            }),
+          ),
+          el("span", { class: "number strong" }, number(value)),
+          el("span", { class: "note" }, why),
+        ),
+      ),
     ),
     el("p", { class: "note" }, verdict(throughput, device)),
   ];
 }
 
-function verdict({ trajectories_per_device_hour: measured, ceiling_device_bound: byDevice, ceiling_session_bound: bySession }, device) {
+function verdict(
+  {
+    trajectories_per_device_hour: measured,
+    ceiling_device_bound: byDevice,
+    ceiling_session_bound: bySession,
+  },
+  device,
+) {
   if (!measured || !byDevice || !bySession) return "";
   const name = deviceName(device);
   if (measured > 0.85 * byDevice) return `The ${name} is nearly always busy: it is the bound.`;
-  if (measured > 0.85 * bySession) return `The slots are nearly always full and the ${name} waits: more sessions, or quicker pages, would raise the figure.`;
+  if (measured > 0.85 * bySession)
+    return `The slots are nearly always full and the ${name} waits: more sessions, or quicker pages, would raise the figure.`;
   return `Both the ${name} and the slots stand idle at times: look at the causes below.`;
 }
 
@@ -129,24 +276,56 @@ function tokenTable(tokens) {
     ["reused", tokens.reused, tokens.reused_per_second],
   ];
   return [
-    table([{ name: "", of: (row) => row[0] }, { name: "tokens", of: (row) => count(row[1]), numeric: true }, { name: "per second", of: (row) => number(row[2]), numeric: true }], rows, "Tokens"),
-    el("p", { class: "note" }, tokens.reused_share === null ? (tokens.generated > 0 ? "How they were read is not known." : "This policy has no tokens.") : `${percent(tokens.reused_share)} of what the model saw was still in its state and was not read again.`),
+    table(
+      [
+        { name: "", of: (row) => row[0] },
+        { name: "tokens", of: (row) => count(row[1]), numeric: true },
+        { name: "per second", of: (row) => number(row[2]), numeric: true },
+      ],
+      rows,
+      "Tokens",
+    ),
+    el(
+      "p",
+      { class: "note" },
+      tokens.reused_share === null
+        ? tokens.generated > 0
+          ? "How they were read is not known."
+          : "This policy has no tokens."
+        : `${percent(tokens.reused_share)} of what the model saw was still in its state and was not read again.`,
+    ),
   ];
 }
 
 function noDevice(figures) {
-  if (figures.device === "none") return el("p", { class: "note" }, "This policy has no device: nothing is computed between an observation and its action.");
-  return el("p", { class: "note" }, `The hours of the run are not known here (no metrics.jsonl beside the data). Its trajectories themselves took ${duration(figures.device_micros_of_trajectories)} of the device, idle time left out.`);
+  if (figures.device === "none")
+    return el(
+      "p",
+      { class: "note" },
+      "This policy has no device: nothing is computed between an observation and its action.",
+    );
+  return el(
+    "p",
+    { class: "note" },
+    `The hours of the run are not known here (no metrics.jsonl beside the data). Its trajectories themselves took ${duration(figures.device_micros_of_trajectories)} of the device, idle time left out.`,
+  );
 }
 
 function rateOverTime(figures, isDevice) {
   const points = isDevice
-    ? figures.hours_over_time.map(({ at, trajectories_per_device_hour }) => ({ at, value: trajectories_per_device_hour }))
+    ? figures.hours_over_time.map(({ at, trajectories_per_device_hour }) => ({
+        at,
+        value: trajectories_per_device_hour,
+      }))
     : figures.over_time.points.map(({ at, trajectories_per_hour }) => ({ at, value: trajectories_per_hour }));
-  return line(points, { label: isDevice ? `trajectories per ${deviceHour(figures.device)}` : "trajectories per hour" });
+  return line(points, {
+    label: isDevice ? `trajectories per ${deviceHour(figures.device)}` : "trajectories per hour",
+  });
 }
 
 function ends(figures, status) {
   const pairs = figures.ends.filter((end) => end.status === status).map((end) => [end.end, end.trajectories]);
-  return pairs.length === 0 ? el("p", { class: "note" }, status === "failed" ? "None failed." : "None yet.") : bars(pairs, words(status));
+  return pairs.length === 0
+    ? el("p", { class: "note" }, status === "failed" ? "None failed." : "None yet.")
+    : bars(pairs, words(status));
 }

@@ -8,14 +8,17 @@ export async function show(stage, { tell }) {
   const tiles = new Map();
   const grid = el("div", { class: "sessions", role: "list", "aria-label": "Sessions" });
   const told = el("p", { class: "note", role: "status" });
-  const seen = new IntersectionObserver((entries) => {
-    for (const entry of entries) {
-      const tile = tiles.get(entry.target.dataset.id);
-      if (!tile) continue;
-      tile.inSight = entry.isIntersecting;
-      if (tile.inSight) fetchStep(tile);
-    }
-  }, { rootMargin: "200px" });
+  const seen = new IntersectionObserver(
+    (entries) => {
+      for (const entry of entries) {
+        const tile = tiles.get(entry.target.dataset.id);
+        if (!tile) continue;
+        tile.inSight = entry.isIntersecting;
+        if (tile.inSight) fetchStep(tile);
+      }
+    },
+    { rootMargin: "200px" },
+  );
   put(stage, el("h1", {}, "Sessions"), told, grid);
 
   let isOpen = true;
@@ -24,13 +27,16 @@ export async function show(stage, { tell }) {
     const { head, is_live, sessions } = await ask("/api/sessions");
     if (!isOpen) return;
     tell(head);
-    told.textContent = is_live ? `${plural(sessions.length, "session")} running` : "Nothing runs: the job is over, or its coordinator does not answer.";
+    told.textContent = is_live
+      ? `${plural(sessions.length, "session")} running`
+      : "Nothing runs: the job is over, or its coordinator does not answer.";
     const running = new Set(sessions.map((session) => session.trajectory_id));
     for (const [id, tile] of tiles) {
       if (running.has(id)) continue;
       seen.unobserve(tile.node);
       // Whoever stands at a tile that goes stands at its neighbour, not at the top of the page.
-      if (tile.node === document.activeElement) (tile.node.nextElementSibling ?? tile.node.previousElementSibling)?.focus({ preventScroll: true });
+      if (tile.node === document.activeElement)
+        (tile.node.nextElementSibling ?? tile.node.previousElementSibling)?.focus({ preventScroll: true });
       tile.node.remove();
       tiles.delete(id);
     }
@@ -63,11 +69,28 @@ export async function show(stage, { tell }) {
     try {
       const base = `/api/sessions/${encodeURIComponent(tile.session.trajectory_id)}`;
       tile.last = await ask(base);
-      const picture = el("img", { src: `${base}/screenshot?step=${tile.last.step}`, alt: `Newest screenshot: ${tile.last.title}` });
+      const picture = el("img", {
+        src: `${base}/screenshot?step=${tile.last.step}`,
+        alt: `Newest screenshot: ${tile.last.title}`,
+      });
       // Put there when it is whole; until then, and where there is none any more, what was there stays.
-      picture.decode().then(() => put(tile.frame, picture), () => (tile.shown = 0));
+      picture.decode().then(
+        () => put(tile.frame, picture),
+        () => (tile.shown = 0),
+      );
       tile.shown = steps;
-      put(tile.did, words(tile.last.action), " ", el("span", { class: `tag ${["ok", "answered", "option_chosen"].includes(tile.last.outcome) ? "good" : "bad"}` }, words(tile.last.outcome)));
+      put(
+        tile.did,
+        words(tile.last.action),
+        " ",
+        el(
+          "span",
+          {
+            class: `tag ${["ok", "answered", "option_chosen"].includes(tile.last.outcome) ? "good" : "bad"}`,
+          },
+          words(tile.last.outcome),
+        ),
+      );
       tile.node.title = tile.last.url;
     } catch {
       // It ended between two looks: its tile goes with the next one.
@@ -82,7 +105,13 @@ export async function show(stage, { tell }) {
     const did = el("p", { class: "note did" }, "no step yet");
     const node = el(
       "article",
-      { class: "session", role: "listitem", tabindex: "0", "data-id": session.trajectory_id, "aria-label": `${session.task_id}, ${session.trajectory_id}` },
+      {
+        class: "session",
+        role: "listitem",
+        tabindex: "0",
+        "data-id": session.trajectory_id,
+        "aria-label": `${session.task_id}, ${session.trajectory_id}`,
+      },
       frame,
       el("p", { class: "between" }, state, since),
       el("p", { class: "task", title: session.task_id }, session.task_id),

@@ -6,22 +6,69 @@ import { NONE, duration, moment, number, words } from "./format.js";
 import { Grid } from "./grid.js";
 
 const COLUMNS = [
-  { name: "Task", of: (row) => el("span", { title: `${row.suite} / ${row.task_id}` }, row.task_id), width: "minmax(8rem, 2fr)", sort: "task_id" },
+  {
+    name: "Task",
+    of: (row) => el("span", { title: `${row.suite} / ${row.task_id}` }, row.task_id),
+    width: "minmax(8rem, 2fr)",
+    sort: "task_id",
+  },
   { name: "Suite", of: (row) => row.suite, width: "minmax(4rem, .8fr)", wide: true },
-  { name: "Trajectory", of: (row) => el("code", { title: row.trajectory_id }, row.trajectory_id), width: "minmax(9rem, 1.6fr)" },
-  { name: "End", of: (row) => el("span", { class: `tag ${row.status === "failed" ? "bad" : row.success ? "good" : ""}` }, words(row.end)), width: "8rem", sort: "end" },
+  {
+    name: "Trajectory",
+    of: (row) => el("code", { title: row.trajectory_id }, row.trajectory_id),
+    width: "minmax(9rem, 1.6fr)",
+  },
+  {
+    name: "End",
+    of: (row) =>
+      el(
+        "span",
+        { class: `tag ${row.status === "failed" ? "bad" : row.success ? "good" : ""}` },
+        words(row.end),
+      ),
+    width: "8rem",
+    sort: "end",
+  },
   { name: "Reward", of: (row) => number(row.reward), width: "4.4rem", numeric: true, sort: "reward" },
   { name: "Steps", of: (row) => number(row.num_steps), width: "3.8rem", numeric: true, sort: "num_steps" },
   { name: "Version", of: (row) => versions(row), width: "4.6rem", numeric: true, sort: "policy_version_max" },
-  { name: "Behind", of: (row) => row.staleness ?? NONE, width: "4.4rem", numeric: true, wide: true, sort: "staleness" },
-  { name: "Device", of: (row) => duration(row.gpu_millis * 1000), width: "4.8rem", numeric: true, wide: true, sort: "gpu_millis" },
-  { name: "Life", of: (row) => duration(row.life_millis * 1000), width: "5.8rem", numeric: true, sort: "life_millis" },
-  { name: "Ended", of: (row) => moment(row.ended_at).slice(0, 16), width: "9rem", numeric: true, sort: "ended_at" },
+  {
+    name: "Behind",
+    of: (row) => row.staleness ?? NONE,
+    width: "4.4rem",
+    numeric: true,
+    wide: true,
+    sort: "staleness",
+  },
+  {
+    name: "Device",
+    of: (row) => duration(row.gpu_millis * 1000),
+    width: "4.8rem",
+    numeric: true,
+    wide: true,
+    sort: "gpu_millis",
+  },
+  {
+    name: "Life",
+    of: (row) => duration(row.life_millis * 1000),
+    width: "5.8rem",
+    numeric: true,
+    sort: "life_millis",
+  },
+  {
+    name: "Ended",
+    of: (row) => moment(row.ended_at).slice(0, 16),
+    width: "9rem",
+    numeric: true,
+    sort: "ended_at",
+  },
 ];
 
 export function versions(row) {
   if (row.policy_version_max === null) return NONE;
-  return row.policy_version_min === row.policy_version_max ? row.policy_version_max : `${row.policy_version_min}–${row.policy_version_max}`;
+  return row.policy_version_min === row.policy_version_max
+    ? row.policy_version_max
+    : `${row.policy_version_min}–${row.policy_version_max}`;
 }
 
 export async function show(stage, { tell, go, isHere }) {
@@ -31,7 +78,10 @@ export async function show(stage, { tell, go, isHere }) {
   let isOpen = true;
   // The row that was opened from here, where somebody comes back.
   const left = history.state;
-  const sort = () => ({ column: params.get("sort") ?? "ended_at", descending: params.get("order") !== "asc" });
+  const sort = () => ({
+    column: params.get("sort") ?? "ended_at",
+    descending: params.get("order") !== "asc",
+  });
   const matched = el("p", { class: "note", role: "status" });
   const wrong = el("p", { class: "notice hidden-empty", role: "alert" });
 
@@ -63,7 +113,11 @@ export async function show(stage, { tell, go, isHere }) {
   async function refresh(fromTop) {
     // The address is another page's by now.
     if (!isOpen || !isHere()) return;
-    history.replaceState(fromTop ? null : history.state, "", params.size > 0 ? `/trajectories?${params}` : "/trajectories");
+    history.replaceState(
+      fromTop ? null : history.state,
+      "",
+      params.size > 0 ? `/trajectories?${params}` : "/trajectories",
+    );
     try {
       await grid.refresh(sort(), fromTop);
       if (!isOpen || !isHere()) return;
@@ -85,11 +139,23 @@ export async function show(stage, { tell, go, isHere }) {
   const choices = await ask("/api/choices");
   tell(choices.head);
   const field = (label, name, input) => el("label", { class: "field" }, el("span", {}, label), input(name));
-  const text = (props) => (name) => el("input", { name, value: params.get(name) ?? "", autocomplete: "off", ...props, on: { input: (event) => ask_for(name, event.target.value.trim()) } });
+  const text = (props) => (name) =>
+    el("input", {
+      name,
+      value: params.get(name) ?? "",
+      autocomplete: "off",
+      ...props,
+      on: { input: (event) => ask_for(name, event.target.value.trim()) },
+    });
   const select = (options) => (name) => {
     const chosen = params.get(name) ?? "";
     const option = ([value, label]) => el("option", { value, selected: value === chosen }, label);
-    return el("select", { name, on: { change: (event) => ask_for(name, event.target.value) } }, option(["", "any"]), options.map(option));
+    return el(
+      "select",
+      { name, on: { change: (event) => ask_for(name, event.target.value) } },
+      option(["", "any"]),
+      options.map(option),
+    );
   };
   const words_of = (list) => list.map((word) => [word, words(word)]);
   /** What came into the data set since is offered, too; nothing that stands there moves. */
@@ -100,21 +166,59 @@ export async function show(stage, { tell, go, isHere }) {
     for (const [name, list] of Object.entries({ suite: now.suites, split: now.splits, end: now.ends })) {
       const choice = filters.elements.namedItem(name);
       const known = new Set([...choice.options].map((option) => option.value));
-      for (const word of list) if (!known.has(word)) choice.append(el("option", { value: word, selected: word === params.get(name) }, words(word)));
+      for (const word of list)
+        if (!known.has(word))
+          choice.append(el("option", { value: word, selected: word === params.get(name) }, words(word)));
     }
   };
   const range = (label, name, step) =>
-    el("div", { class: "field", role: "group", "aria-label": label }, el("span", { "aria-hidden": "true" }, label), el("span", { class: "range" }, ["min", "max"].map((side) => text({ type: "number", step, placeholder: side, "aria-label": `${label}, ${side}`, class: "short" })(`${name}_${side}`))));
+    el(
+      "div",
+      { class: "field", role: "group", "aria-label": label },
+      el("span", { "aria-hidden": "true" }, label),
+      el(
+        "span",
+        { class: "range" },
+        ["min", "max"].map((side) =>
+          text({
+            type: "number",
+            step,
+            placeholder: side,
+            "aria-label": `${label}, ${side}`,
+            class: "short",
+          })(`${name}_${side}`),
+        ),
+      ),
+    );
 
   const filters = el(
     "form",
-    { class: "filters", role: "search", "aria-label": "Filters", on: { submit: (event) => event.preventDefault() } },
+    {
+      class: "filters",
+      role: "search",
+      "aria-label": "Filters",
+      on: { submit: (event) => event.preventDefault() },
+    },
     field("Find", "text", text({ type: "search", placeholder: "task or id", id: "find" })),
     field("Suite", "suite", select(words_of(choices.suites))),
     field("Split", "split", select(words_of(choices.splits))),
-    field("Status", "status", select([["scored", "scored"], ["failed", "failed"]])),
+    field(
+      "Status",
+      "status",
+      select([
+        ["scored", "scored"],
+        ["failed", "failed"],
+      ]),
+    ),
     field("End", "end", select(words_of(choices.ends))),
-    field("Solved", "success", select([["yes", "yes"], ["no", "no"]])),
+    field(
+      "Solved",
+      "success",
+      select([
+        ["yes", "yes"],
+        ["no", "no"],
+      ]),
+    ),
     range("Reward", "reward", "any"),
     range("Version", "version", 1),
     range("Steps", "steps", 1),
@@ -136,8 +240,26 @@ export async function show(stage, { tell, go, isHere }) {
   };
   document.addEventListener("keydown", find);
 
-  const hint = el("p", { class: "note" }, el("kbd", {}, "/"), " finds, ", el("kbd", {}, "↑"), " ", el("kbd", {}, "↓"), " go through the rows, ", el("kbd", {}, "Enter"), " opens one.");
-  put(stage, el("h1", {}, "Trajectories"), filters, wrong, el("div", { class: "between" }, matched, hint), grid.node);
+  const hint = el(
+    "p",
+    { class: "note" },
+    el("kbd", {}, "/"),
+    " finds, ",
+    el("kbd", {}, "↑"),
+    " ",
+    el("kbd", {}, "↓"),
+    " go through the rows, ",
+    el("kbd", {}, "Enter"),
+    " opens one.",
+  );
+  put(
+    stage,
+    el("h1", {}, "Trajectories"),
+    filters,
+    wrong,
+    el("div", { class: "between" }, matched, hint),
+    grid.node,
+  );
   await refresh(false);
   if (left && isHere()) grid.comeBack(left.id);
   if (isHere()) grid.node.focus({ preventScroll: true });

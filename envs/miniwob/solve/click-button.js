@@ -6,4 +6,7 @@ const middle = (node) => {
 const click = (node, element) => ({ action: "click_element", element, ...middle(node) });
 
 const [, text] = goal.match(/"(.*)" button/);
-return click([...document.querySelectorAll("#area button")].find((button) => button.textContent === text), `button ${text}`);
+return click(
+  [...document.querySelectorAll("#area button")].find((button) => button.textContent === text),
+  `button ${text}`,
+);

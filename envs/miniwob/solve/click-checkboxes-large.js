@@ -6,5 +6,9 @@ const middle = (node) => {
 const click = (node, element) => ({ action: "click_element", element, ...middle(node) });
 
 const wanted = goal.match(/^Select (.*) and click Submit/)[1].split(", ");
-const label = [...document.querySelectorAll("#area label")].find((one) => one.querySelector("input").checked !== wanted.includes(one.textContent));
-return label ? click(label.querySelector("input"), `checkbox ${label.textContent}`) : click(document.querySelector("#subbtn"), "Submit");
+const label = [...document.querySelectorAll("#area label")].find(
+  (one) => one.querySelector("input").checked !== wanted.includes(one.textContent),
+);
+return label
+  ? click(label.querySelector("input"), `checkbox ${label.textContent}`)
+  : click(document.querySelector("#subbtn"), "Submit");

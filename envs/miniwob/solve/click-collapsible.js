@@ -6,4 +6,6 @@ const middle = (node) => {
 const click = (node, element) => ({ action: "click_element", element, ...middle(node) });
 
 const section = document.querySelector(".ui-accordion-content");
-return section.checkVisibility() ? click(document.querySelector("#subbtn"), "Submit") : click(document.querySelector("#area h3"), "section");
+return section.checkVisibility()
+  ? click(document.querySelector("#subbtn"), "Submit")
+  : click(document.querySelector("#area h3"), "section");

@@ -6,4 +6,7 @@ const middle = (node) => {
 const click = (node, element) => ({ action: "click_element", element, ...middle(node) });
 
 const [, text] = goal.match(/link "(.*)"/);
-return click([...document.querySelectorAll(".alink")].find((link) => link.textContent === text), `link ${text}`);
+return click(
+  [...document.querySelectorAll(".alink")].find((link) => link.textContent === text),
+  `link ${text}`,
+);

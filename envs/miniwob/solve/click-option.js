@@ -6,5 +6,7 @@ const middle = (node) => {
 const click = (node, element) => ({ action: "click_element", element, ...middle(node) });
 
 const [, name] = goal.match(/^Select (.*) and click Submit/);
-const radio = [...document.querySelectorAll("#area label")].find((label) => label.textContent === name).querySelector("input");
+const radio = [...document.querySelectorAll("#area label")]
+  .find((label) => label.textContent === name)
+  .querySelector("input");
 return radio.checked ? click(document.querySelector("#subbtn"), "Submit") : click(radio, `option ${name}`);

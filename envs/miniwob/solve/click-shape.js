@@ -5,15 +5,19 @@ const middle = (node) => {
 };
 const click = (node, element) => ({ action: "click_element", element, ...middle(node) });
 
-const [, size, color, thing] = goal.match(/^Click on a (?:(large|small) )?(?:(red|green|blue|aqua|black|magenta|yellow) )?(\w+?)$/);
+const [, size, color, thing] = goal.match(
+  /^Click on a (?:(large|small) )?(?:(red|green|blue|aqua|black|magenta|yellow) )?(\w+?)$/,
+);
 const kinds = { rect: "rectangle", circle: "circle", polygon: "triangle" };
 const fits = (node) => {
   const written = node.tagName === "text";
   const wide = written ? parseFloat(node.getAttribute("font-size")) : node.getBBox().width;
   const name = written ? node.textContent : kinds[node.tagName];
   const kind = written ? (/\d/.test(name) ? "digit" : "letter") : "shape";
-  return (!size || size === (wide > 15 ? "large" : "small"))
-    && (!color || color === node.getAttribute("fill"))
-    && ["item", name, kind].includes(thing);
+  return (
+    (!size || size === (wide > 15 ? "large" : "small")) &&
+    (!color || color === node.getAttribute("fill")) &&
+    ["item", name, kind].includes(thing)
+  );
 };
 return click([...document.querySelectorAll("#area_svg > *")].find(fits), thing);

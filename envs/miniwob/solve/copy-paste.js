@@ -4,8 +4,15 @@ const middle = (node) => {
   return { x: box.x + box.width / 2, y: box.y + box.height / 2 };
 };
 const click = (node, element) => ({ action: "click_element", element, ...middle(node) });
-const write = (node, content, element) => ({ action: "write_element_abs", content, element, ...middle(node) });
+const write = (node, content, element) => ({
+  action: "write_element_abs",
+  content,
+  element,
+  ...middle(node),
+});
 
 const text = document.querySelector("#to-copy").value;
 const field = document.querySelector("#answer-input");
-return field.value === text ? click(document.querySelector("#subbtn"), "Submit") : write(field, text, "text field");
+return field.value === text
+  ? click(document.querySelector("#subbtn"), "Submit")
+  : write(field, text, "text field");

@@ -8,7 +8,12 @@ const drag = (node, to_x, to_y, element) => ({ action: "drag", element, ...middl
 const [, name, how] = goal.match(/^Drag (\S+) (.*)\.$/);
 const items = [...document.querySelectorAll("#sortable li")];
 const at = items.findIndex((item) => item.textContent.trim() === name);
-const place = { "to the top": 0, "to the bottom": items.length - 1, "up by one position": at - 1, "down by one position": at + 1 };
+const place = {
+  "to the top": 0,
+  "to the bottom": items.length - 1,
+  "up by one position": at - 1,
+  "down by one position": at + 1,
+};
 const to = place[how] ?? Number(how.match(/\d/)[0]) - 1;
 const end = middle(items[to]);
 return drag(items[at], end.x, end.y + (to > at ? 6 : -6), name);

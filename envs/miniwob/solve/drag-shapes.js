@@ -6,7 +6,9 @@ const middle = (node) => {
 const click = (node, element) => ({ action: "click_element", element, ...middle(node) });
 const drag = (node, to_x, to_y, element) => ({ action: "drag", element, ...middle(node), to_x, to_y });
 
-const kind = { rectangles: "rect:not(#shape-container)", circles: "circle", triangles: "polygon" }[goal.match(/all (\w+) into/)[1]];
+const kind = { rectangles: "rect:not(#shape-container)", circles: "circle", triangles: "polygon" }[
+  goal.match(/all (\w+) into/)[1]
+];
 const box = document.querySelector("#shape-container").getBoundingClientRect();
 const shapes = [...document.querySelectorAll(`#area_svg ${kind}`)];
 const inside = ({ x, y }) => x > box.x + 8 && x < box.right - 8 && y > box.y + 8 && y < box.bottom - 8;

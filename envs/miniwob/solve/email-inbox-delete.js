@@ -6,6 +6,8 @@ const middle = (node) => {
 const click = (node, element) => ({ action: "click_element", element, ...middle(node) });
 
 const [, sender] = goal.match(/^Find the email by (\w+) and/);
-const thread = [...document.querySelectorAll("#main .email-thread")].find((one) => one.querySelector(".email-sender").textContent === sender);
+const thread = [...document.querySelectorAll("#main .email-thread")].find(
+  (one) => one.querySelector(".email-sender").textContent === sender,
+);
 const bin = thread.querySelector(".trash");
 return middle(bin).y < 205 ? click(bin, "bin") : { action: "scroll", direction: "down" };

@@ -6,6 +6,8 @@ const middle = (node) => {
 const click = (node, element) => ({ action: "click_element", element, ...middle(node) });
 
 const [, sender] = goal.match(/^Find the email by (\w+) and/);
-const thread = [...document.querySelectorAll("#main .email-thread")].find((one) => one.querySelector(".email-sender").textContent === sender);
+const thread = [...document.querySelectorAll("#main .email-thread")].find(
+  (one) => one.querySelector(".email-sender").textContent === sender,
+);
 const star = thread.querySelector(".star");
 return middle(star).y < 205 ? click(star, "star") : { action: "scroll", direction: "down" };

@@ -19,7 +19,9 @@ const [, text] = goal.match(/reply to them with the text "(.*)"/) ?? [];
 const [, to] = goal.match(/forward that email to (\w+)/) ?? [];
 const write = (field, content, send) => {
   if (field.value === content) return click(document.querySelector(send), "send");
-  return document.activeElement === field ? { action: "write", content, press_enter: false } : click(field, "field");
+  return document.activeElement === field
+    ? { action: "write", content, press_enter: false }
+    : click(field, "field");
 };
 const reply = document.querySelector("#reply-text");
 if (reply) return write(reply, text, "#send-reply");
@@ -27,6 +29,11 @@ const receiver = document.querySelector("#forward .forward-sender");
 if (receiver) return write(receiver, to, "#send-forward");
 const open = document.querySelector(text ? "#email .email-reply" : "#email .email-forward");
 if (open) return inSight(open, text ? "Reply" : "Forward");
-const thread = [...document.querySelectorAll("#main .email-thread")].find((one) => one.querySelector(".email-sender").textContent === sender);
+const thread = [...document.querySelectorAll("#main .email-thread")].find(
+  (one) => one.querySelector(".email-sender").textContent === sender,
+);
 if (text || to) return inSight(thread.querySelector(".email-sender"), `mail of ${sender}`);
-return inSight(thread.querySelector(goal.includes("trash") ? ".trash" : ".star"), goal.includes("trash") ? "bin" : "star");
+return inSight(
+  thread.querySelector(goal.includes("trash") ? ".trash" : ".star"),
+  goal.includes("trash") ? "bin" : "star",
+);

@@ -3,7 +3,12 @@ const middle = (node) => {
   const box = node.getBoundingClientRect();
   return { x: box.x + box.width / 2, y: box.y + box.height / 2 };
 };
-const write = (node, content, element) => ({ action: "write_element_abs", content, element, ...middle(node) });
+const write = (node, content, element) => ({
+  action: "write_element_abs",
+  content,
+  element,
+  ...middle(node),
+});
 
 const said = (id) => document.querySelector(`#${id} span`).textContent;
 const low = said("higher") === "" ? 0 : Number(said("higher")) + 1;

@@ -6,5 +6,7 @@ const middle = (node) => {
 const click = (node, element) => ({ action: "click_element", element, ...middle(node) });
 
 const figure = document.querySelector("#area_svg > *");
-const kind = { rect: "rectangle", circle: "circle", polygon: "triangle" }[figure.tagName] ?? (/\d/.test(figure.textContent) ? "digit" : "letter");
+const kind =
+  { rect: "rectangle", circle: "circle", polygon: "triangle" }[figure.tagName] ??
+  (/\d/.test(figure.textContent) ? "digit" : "letter");
 return click(document.querySelector(`[data-type="${kind}"]`), kind);

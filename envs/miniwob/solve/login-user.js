@@ -4,7 +4,12 @@ const middle = (node) => {
   return { x: box.x + box.width / 2, y: box.y + box.height / 2 };
 };
 const click = (node, element) => ({ action: "click_element", element, ...middle(node) });
-const write = (node, content, element) => ({ action: "write_element_abs", content, element, ...middle(node) });
+const write = (node, content, element) => ({
+  action: "write_element_abs",
+  content,
+  element,
+  ...middle(node),
+});
 
 const [, username, password] = goal.match(/username "(.*)" and the password "(.*)" into/);
 for (const [id, text] of Object.entries({ username, password })) {

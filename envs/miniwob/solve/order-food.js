@@ -10,7 +10,10 @@ const items = [...document.querySelectorAll(".food-item")];
 const name = (item) => item.querySelector(".item-name").textContent.trim();
 const has = (item, type) => [...item.querySelectorAll(".types img")].some((picture) => picture.alt === type);
 const [, count, type] = goal.match(/^Order (\d+) items that are ([\w-]+)/) ?? [];
-const named = goal.replace(/^[^:]*: /, "").split(", ").map((one) => one.trim());
+const named = goal
+  .replace(/^[^:]*: /, "")
+  .split(", ")
+  .map((one) => one.trim());
 const wanted = type
   ? [{ item: items.find((item) => has(item, type)), times: Number(count) }]
   : named.map((one) => ({ item: items.find((item) => name(item) === one), times: 1 }));
@@ -19,9 +22,12 @@ const target = lacking ? lacking.item.querySelector(".add") : document.querySele
 
 const area = document.querySelector("#area").getBoundingClientRect();
 const { y } = middle(target);
-if (y > area.top + 8 && y < area.bottom - 8) return click(target, lacking ? `plus of ${name(lacking.item)}` : "Order!");
+if (y > area.top + 8 && y < area.bottom - 8)
+  return click(target, lacking ? `plus of ${name(lacking.item)}` : "Order!");
 // Keys go to the list once something in it was pressed.
-const shown = items.map((item) => item.querySelector(".item-name")).find((node) => middle(node).y > area.top + 4 && middle(node).y < area.bottom - 4);
+const shown = items
+  .map((item) => item.querySelector(".item-name"))
+  .find((node) => middle(node).y > area.top + 4 && middle(node).y < area.bottom - 4);
 if (step === 0) return click(shown, "the list");
 const far = Math.abs(y - (area.top + area.bottom) / 2) > area.height;
 const down = y > area.bottom - 8;

@@ -11,4 +11,9 @@ if (step > 0) return click(document.querySelector("#submit"), "Submit");
 const corner = document.querySelector(".ui-resizable-se");
 const by = size === "larger" ? 15 : -15;
 const { x, y } = middle(corner);
-return drag(corner, x + (side === "width" ? by : 0), y + (side === "height" ? by : 0), "corner of the text area");
+return drag(
+  corner,
+  x + (side === "width" ? by : 0),
+  y + (side === "height" ? by : 0),
+  "corner of the text area",
+);

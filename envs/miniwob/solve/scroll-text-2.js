@@ -8,4 +8,6 @@ const click = (node, element) => ({ action: "click_element", element, ...middle(
 const text = document.querySelector("#text-area");
 const down = goal.includes("bottom");
 const left = down ? text.scrollHeight - text.clientHeight - text.scrollTop : text.scrollTop;
-return left > 2 ? { action: "scroll", direction: down ? "down" : "up" } : click(document.querySelector("#subbtn"), "Submit");
+return left > 2
+  ? { action: "scroll", direction: down ? "down" : "up" }
+  : click(document.querySelector("#subbtn"), "Submit");

@@ -8,7 +8,9 @@ const click = (node, element) => ({ action: "click_element", element, ...middle(
 const [, user, action] = goal.match(/^For the user (.*), click on the "(.*)" button/);
 const area = document.querySelector("#area").getBoundingClientRect();
 const inSight = (node) => middle(node).y > area.top + 3 && middle(node).y < Math.min(area.bottom, 210) - 3;
-const post = [...document.querySelectorAll(".media")].find((one) => one.querySelector(".username").textContent === user);
+const post = [...document.querySelectorAll(".media")].find(
+  (one) => one.querySelector(".username").textContent === user,
+);
 const icon = { Reply: ".reply", Retweet: ".retweet", Like: ".like" }[action];
 const item = [...post.querySelectorAll("ul li")].find((one) => one.textContent.startsWith(action));
 const next = post.querySelector(icon ?? (item.checkVisibility() ? "ul" : ".more"));
@@ -17,5 +19,11 @@ if (inSight(target)) return click(target, action);
 
 // A press on a post's text does nothing but lets keys scroll the list.
 const text = [...document.querySelectorAll(".media .body")].find(inSight);
-if (step === 0) return { action: "click_element", element: "text of a post", x: text.getBoundingClientRect().x + 5, y: middle(text).y };
+if (step === 0)
+  return {
+    action: "click_element",
+    element: "text of a post",
+    x: text.getBoundingClientRect().x + 5,
+    y: middle(text).y,
+  };
 return { action: "press_key", key: middle(target).y > area.top ? "PageDown" : "PageUp" };

@@ -6,8 +6,11 @@ const middle = (node) => {
 const click = (node, element) => ({ action: "click_element", element, ...middle(node) });
 
 const [, extension] = goal.match(/extension (\.\S+)/) ?? [null, null];
-const asked = [...document.querySelectorAll(".terminal-line .command")].some((line) => line.textContent === "ls");
-if (document.activeElement !== document.querySelector("#terminal-target")) return click(document.querySelector("#terminal"), "terminal");
+const asked = [...document.querySelectorAll(".terminal-line .command")].some(
+  (line) => line.textContent === "ls",
+);
+if (document.activeElement !== document.querySelector("#terminal-target"))
+  return click(document.querySelector("#terminal"), "terminal");
 if (!asked) return { action: "write", content: "ls", press_enter: true };
 const files = [...document.querySelectorAll(".terminal-output")].at(-1).textContent.trim().split(/\s+/);
 const file = files.find((name) => (extension ? name.endsWith(extension) : !name.includes(".")));

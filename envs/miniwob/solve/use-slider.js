@@ -18,9 +18,15 @@ if (Math.abs(value - wanted) <= 2 && document.activeElement === handle) {
 const upright = document.querySelector("#slider").classList.contains("ui-slider-vertical");
 const part = parseFloat(upright ? handle.style.bottom : handle.style.left) / 100;
 const scales = [-100, 0, 10, 100].flatMap((low) => [5, 10, 50, 100].map((length) => ({ low, length })));
-const { low, length } = scales.find(({ low, length }) =>
-  Math.round(low + part * length) === value && low <= wanted && wanted <= low + length);
+const { low, length } = scales.find(
+  ({ low, length }) => Math.round(low + part * length) === value && low <= wanted && wanted <= low + length,
+);
 const box = document.querySelector("#slider").getBoundingClientRect();
 const goes = (wanted - low) / length - part;
 const from = middle(handle);
-return drag(handle, from.x + (upright ? 0 : goes * box.width), from.y - (upright ? goes * box.height : 0), "slider handle");
+return drag(
+  handle,
+  from.x + (upright ? 0 : goes * box.width),
+  from.y - (upright ? goes * box.height : 0),
+  "slider handle",
+);

@@ -10,4 +10,7 @@ const lacking = Number(goal.match(/Select (-?\d+)/)[1]) - Number(field.value);
 if (lacking === 0) return click(document.querySelector("#subbtn"), "Submit");
 if (document.activeElement !== field) return click(field, "spinner");
 const far = Math.abs(lacking) > 5;
-return { action: "press_key", key: lacking > 0 ? (far ? "PageUp" : "ArrowUp") : far ? "PageDown" : "ArrowDown" };
+return {
+  action: "press_key",
+  key: lacking > 0 ? (far ? "PageUp" : "ArrowUp") : far ? "PageDown" : "ArrowDown",
+};

@@ -39,11 +39,41 @@ function marks(width, height, marksMax, textMax) {
   // A document of more elements than this is looked at as far as this: 50,000 take 0.1 s.
   let elementsLeft = 50_000;
 
-  const ROLES = new Set(["button", "link", "checkbox", "radio", "switch", "tab", "option", "menuitem", "menuitemcheckbox",
-    "menuitemradio", "combobox", "textbox", "searchbox", "slider", "spinbutton", "treeitem"]);
-  const INPUTS = { __proto__: null, button: "button", submit: "button", reset: "button", image: "button", checkbox: "checkbox", radio: "radio",
-    range: "slider", number: "spinbutton", search: "searchbox", text: "textbox", email: "textbox", password: "textbox", tel: "textbox",
-    url: "textbox" };
+  const ROLES = new Set([
+    "button",
+    "link",
+    "checkbox",
+    "radio",
+    "switch",
+    "tab",
+    "option",
+    "menuitem",
+    "menuitemcheckbox",
+    "menuitemradio",
+    "combobox",
+    "textbox",
+    "searchbox",
+    "slider",
+    "spinbutton",
+    "treeitem",
+  ]);
+  const INPUTS = {
+    __proto__: null,
+    button: "button",
+    submit: "button",
+    reset: "button",
+    image: "button",
+    checkbox: "checkbox",
+    radio: "radio",
+    range: "slider",
+    number: "spinbutton",
+    search: "searchbox",
+    text: "textbox",
+    email: "textbox",
+    password: "textbox",
+    tel: "textbox",
+    url: "textbox",
+  };
   const EDITABLE = '[contenteditable]:not([contenteditable="false" i])';
   const BASIC = `a[href], area[href], button, input, select, textarea, option, summary, label, audio[controls], video[controls],
     ${EDITABLE}, [role], [onclick], [tabindex]`;
@@ -55,9 +85,13 @@ function marks(width, height, marksMax, textMax) {
     if (name === "a" && has(node, "href")) return "link";
     if (name === "input") {
       const type = (attribute(node, "type") ?? "text").toLowerCase();
-      return type === "hidden" ? null : INPUTS[type] ?? (/^(color|date|datetime-local|file|month|time|week)$/.test(type) ? "input" : "textbox");
+      return type === "hidden"
+        ? null
+        : (INPUTS[type] ??
+            (/^(color|date|datetime-local|file|month|time|week)$/.test(type) ? "input" : "textbox"));
     }
-    if (name === "select") return has(node, "multiple") || Number(attribute(node, "size")) > 1 ? "listbox" : "combobox";
+    if (name === "select")
+      return has(node, "multiple") || Number(attribute(node, "size")) > 1 ? "listbox" : "combobox";
     if (name === "textarea" || matches(node, EDITABLE)) return "textbox";
     if (["button", "option"].includes(name)) return name;
     if (["summary", "audio", "video"].includes(name)) return name;
@@ -76,15 +110,29 @@ function marks(width, height, marksMax, textMax) {
   const boxesOf = (node) => [...rects(node)].filter((rect) => rect.width >= 2 && rect.height >= 2);
 
   const cut = (rect, by) => {
-    const box = { left: Math.max(rect.left, by.left), top: Math.max(rect.top, by.top), right: Math.min(rect.right, by.right), bottom: Math.min(rect.bottom, by.bottom) };
+    const box = {
+      left: Math.max(rect.left, by.left),
+      top: Math.max(rect.top, by.top),
+      right: Math.min(rect.right, by.right),
+      bottom: Math.min(rect.bottom, by.bottom),
+    };
     return box.right - box.left >= 2 && box.bottom - box.top >= 2 ? box : null;
   };
-  const moved = (rect, [dx, dy]) => ({ left: rect.left + dx, top: rect.top + dy, right: rect.right + dx, bottom: rect.bottom + dy });
+  const moved = (rect, [dx, dy]) => ({
+    left: rect.left + dx,
+    top: rect.top + dy,
+    right: rect.right + dx,
+    bottom: rect.bottom + dy,
+  });
   const area = (box) => (box.right - box.left) * (box.bottom - box.top);
   const largest = (node, origin, by) =>
-    boxesOf(node).map((rect) => cut(moved(rect, origin), by)).filter(Boolean).sort((one, other) => area(other) - area(one))[0];
+    boxesOf(node)
+      .map((rect) => cut(moved(rect, origin), by))
+      .filter(Boolean)
+      .sort((one, other) => area(other) - area(one))[0];
   // Outwards as it is drawn: what stands in a slot stands in its slot.
-  const above = (node) => (kind(node) === 11 ? host(node) : kind(node) === 1 ? slot(node) ?? parent(node) : null);
+  const above = (node) =>
+    kind(node) === 11 ? host(node) : kind(node) === 1 ? (slot(node) ?? parent(node)) : null;
 
   // What boxes with scroll bars or cut edges leave of their contents.
   const frames = new Map();
@@ -112,9 +160,15 @@ function marks(width, height, marksMax, textMax) {
         const rest = cut(moved(bounds(node), origin), shown);
         if (rest) lookInto(within, corner, rest);
       } else if (matches(node, BASIC)) {
-        const role = matches(node, ':disabled, [aria-disabled="true" i]') || !isSeen(node) ? null : roleOf(node, name);
+        const role =
+          matches(node, ':disabled, [aria-disabled="true" i]') || !isSeen(node) ? null : roleOf(node, name);
         if (role) counted.set(node, { node, role, origin, shown });
-      } else if (!children(node) && largest(node, origin, shown) && getComputedStyle(node).cursor === "pointer" && isSeen(node)) {
+      } else if (
+        !children(node) &&
+        largest(node, origin, shown) &&
+        getComputedStyle(node).cursor === "pointer" &&
+        isSeen(node)
+      ) {
         if (!owner(node)) counted.set(node, { node, role: name, origin, shown });
       }
       if (shadow(node)) lookInto(shadow(node), origin, shown);
@@ -148,7 +202,8 @@ function marks(width, height, marksMax, textMax) {
       else return top;
     }
   };
-  const isReached = (node, box) => owner(topAt((box.left + box.right) / 2, (box.top + box.bottom) / 2)) === node;
+  const isReached = (node, box) =>
+    owner(topAt((box.left + box.right) / 2, (box.top + box.bottom) / 2)) === node;
   const boxOf = ({ node, origin, shown }) => {
     const frame = frameOf(above(node), origin, shown);
     const seen = frame && largest(node, origin, frame);
@@ -158,22 +213,46 @@ function marks(width, height, marksMax, textMax) {
     return whole && isReached(node, whole) ? whole : null;
   };
 
-  const words = (text) => [...(text ?? "").slice(0, 5 * textMax).replace(/\s+/g, " ").trim()].slice(0, textMax).join("").toWellFormed();
+  const words = (text) =>
+    [
+      ...(text ?? "")
+        .slice(0, 5 * textMax)
+        .replace(/\s+/g, " ")
+        .trim(),
+    ]
+      .slice(0, textMax)
+      .join("")
+      .toWellFormed();
   const shownText = (node) => words(node instanceof HTMLElement ? innerText(node) : content(node));
   const named = (node, ids) => {
     const root = home(node);
-    return words(ids.split(/\s+/).slice(0, 8).map((id) => byId[kind(root)]?.(root, id)).filter(Boolean).map(shownText).join(" "));
+    return words(
+      ids
+        .split(/\s+/)
+        .slice(0, 8)
+        .map((id) => byId[kind(root)]?.(root, id))
+        .filter(Boolean)
+        .map(shownText)
+        .join(" "),
+    );
   };
   const fieldText = (node, name) => {
     const type = (attribute(node, "type") ?? "").toLowerCase();
     if (name === "input" && ["button", "submit", "reset"].includes(type)) return words(node.value) || type;
     const labels = words([...(node.labels ?? [])].slice(0, 4).map(shownText).join(" "));
     const chosen = name === "select" && words(node.selectedOptions[0]?.label);
-    return labels || words(attribute(node, "placeholder")) || words(attribute(node, "alt")) || words(attribute(node, "title")) || chosen;
+    return (
+      labels ||
+      words(attribute(node, "placeholder")) ||
+      words(attribute(node, "alt")) ||
+      words(attribute(node, "title")) ||
+      chosen
+    );
   };
   const textOf = (node) => {
     const name = tag(node);
-    const said = words(attribute(node, "aria-label")) || named(node, attribute(node, "aria-labelledby") ?? "");
+    const said =
+      words(attribute(node, "aria-label")) || named(node, attribute(node, "aria-labelledby") ?? "");
     if (said) return said;
     const isField = ["input", "select", "textarea"].includes(name);
     const text = isField ? fieldText(node, name) : shownText(node);
@@ -183,11 +262,23 @@ function marks(width, height, marksMax, textMax) {
   const lentText = (node) => {
     const lent = query(node, "slot");
     const picture = query(node, "img[alt], [aria-label]");
-    return words(lent?.assignedNodes({ flatten: true }).slice(0, 8).map((one) => content(one)).join(" "))
-      || words(picture && (attribute(picture, "alt") ?? attribute(picture, "aria-label")));
+    return (
+      words(
+        lent
+          ?.assignedNodes({ flatten: true })
+          .slice(0, 8)
+          .map((one) => content(one))
+          .join(" "),
+      ) || words(picture && (attribute(picture, "alt") ?? attribute(picture, "aria-label")))
+    );
   };
 
-  const shown = { left: 0, top: 0, right: Math.min(width, innerWidth), bottom: Math.min(height, innerHeight) };
+  const shown = {
+    left: 0,
+    top: 0,
+    right: Math.min(width, innerWidth),
+    bottom: Math.min(height, innerHeight),
+  };
   lookInto(document, [0, 0], shown);
   return [...counted.values()]
     .map((one) => ({ ...one, box: boxOf(one) }))

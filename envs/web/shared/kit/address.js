@@ -10,7 +10,9 @@ export function ownPath(address, otherwise = "/") {
 
 /** Whether an address is such a path. */
 export const isOwnPath = (address) =>
-  typeof address === "string" && /^\/(?![/\\])[^\\\p{Cc}\p{Cs}\u2028\u2029]*$/u.test(address) && new URL(address, location.origin).origin === location.origin;
+  typeof address === "string" &&
+  /^\/(?![/\\])[^\\\p{Cc}\p{Cs}\u2028\u2029]*$/u.test(address) &&
+  new URL(address, location.origin).origin === location.origin;
 
 /** Goes to a page of this site. Pages are left by this, by `visitInstead` and by links alone: `location` itself takes scripts and other hosts. */
 export const visit = (address, otherwise) => location.assign(ownPath(address, otherwise));
@@ -24,6 +26,7 @@ const ADDRESSES = new Set(["href", "src", "action", "formaction"]);
 /** Throws where an attribute would lead off this site. A fragment stays on the page; a blob is one that the page itself made. */
 export function checkAttribute(name, value) {
   if (!ADDRESSES.has(name.toLowerCase()) || isOwnPath(value)) return;
-  if (typeof value === "string" && (/^#[\w-]*$/.test(value) || value.startsWith(`blob:${location.origin}/`))) return;
+  if (typeof value === "string" && (/^#[\w-]*$/.test(value) || value.startsWith(`blob:${location.origin}/`)))
+    return;
   throw new Error(`kit: ${name} ${JSON.stringify(value)} is not a path of this site; begin it with one /`);
 }

@@ -1,7 +1,20 @@
 // Days as ISO texts ("2027-03-09"). No clock is read: every world brings its own today.
 
 const DAY = 86_400_000;
-export const MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"];
+export const MONTHS = [
+  "January",
+  "February",
+  "March",
+  "April",
+  "May",
+  "June",
+  "July",
+  "August",
+  "September",
+  "October",
+  "November",
+  "December",
+];
 export const WEEKDAYS = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
 const at = (iso) => new Date(`${iso}T00:00:00Z`);
@@ -28,4 +41,5 @@ export const short = (day) => `${MONTHS[month(day) - 1].slice(0, 3)} ${dayOfMont
 /** "9 March 2027" */
 export const british = (day) => `${dayOfMonth(day)} ${MONTHS[month(day) - 1]} ${year(day)}`;
 /** "Tue, Mar 9" */
-export const brief = (day) => `${weekday(day).slice(0, 3)}, ${MONTHS[month(day) - 1].slice(0, 3)} ${dayOfMonth(day)}`;
+export const brief = (day) =>
+  `${weekday(day).slice(0, 3)}, ${MONTHS[month(day) - 1].slice(0, 3)} ${dayOfMonth(day)}`;

@@ -40,13 +40,16 @@ export function draws(text) {
 }
 
 function sfc32(text) {
-  let a = fnv(text, 0x811c9dc5), b = fnv(text, 0x1b873593), c = 0x9e3779b9, counter = 1;
+  let a = fnv(text, 0x811c9dc5),
+    b = fnv(text, 0x1b873593),
+    c = 0x9e3779b9,
+    counter = 1;
   const next = () => {
     const sum = (a + b + counter) | 0;
     counter = (counter + 1) | 0;
     a = b ^ (b >>> 9);
     b = (c + (c << 3)) | 0;
-    c = ((c << 21) | (c >>> 11)) + sum | 0;
+    c = (((c << 21) | (c >>> 11)) + sum) | 0;
     return sum >>> 0;
   };
   for (let i = 0; i < 12; i++) next();

@@ -44,7 +44,9 @@ export function request(name, act) {
   const failed = state().failed?.[name] ?? 0;
   const finish = () => {
     if (failed < failures) {
-      change((now) => { now.failed = { ...now.failed, [name]: failed + 1 }; });
+      change((now) => {
+        now.failed = { ...now.failed, [name]: failed + 1 };
+      });
       throw new Error("The service did not answer. Please try again.");
     }
     return act();
@@ -61,11 +63,15 @@ function busy(more) {
 }
 let pending = 0;
 for (const kind of ["submit", "click"]) {
-  addEventListener(kind, (event) => {
-    if (!pending || (kind === "click" && !event.target.closest?.("button"))) return;
-    event.preventDefault();
-    event.stopImmediatePropagation();
-  }, true);
+  addEventListener(
+    kind,
+    (event) => {
+      if (!pending || (kind === "click" && !event.target.closest?.("button"))) return;
+      event.preventDefault();
+      event.stopImmediatePropagation();
+    },
+    true,
+  );
 }
 
 /** The page's query, as a plain object of texts. */
@@ -73,7 +79,9 @@ export const query = () => Object.fromEntries(new URLSearchParams(location.searc
 
 /** An address with its query; empty values are left out. */
 export function href(path, values = {}) {
-  const kept = Object.entries(values).filter(([, value]) => value !== undefined && value !== null && value !== "" && value !== false);
+  const kept = Object.entries(values).filter(
+    ([, value]) => value !== undefined && value !== null && value !== "" && value !== false,
+  );
   const text = new URLSearchParams(kept).toString();
   return text ? `${path}?${text}` : path;
 }
@@ -94,7 +102,8 @@ async function made(about) {
 
 /** Draws the content and the task, shows the page and returns the goal. */
 async function start(task, seed, split) {
-  if (recall(ABOUT)) throw new Error("furrow.start: already started; use a fresh browser context for another seed");
+  if (recall(ABOUT))
+    throw new Error("furrow.start: already started; use a fresh browser context for another seed");
   const about = { task, seed: String(seed), split };
   const { goal, state: begun, conditions } = await made(about);
   localStorage.setItem(ABOUT, JSON.stringify({ ...about, conditions, state: begun }));
@@ -112,7 +121,15 @@ async function probe() {
   if (!about) return { done: false, correct: false, expected: null };
   const { correct, expected = null } = await made(about);
   const now = state();
-  return { task: about.task, seed: about.seed, split: about.split, done: false, correct: correct ? Boolean(correct(now)) : true, expected, state: now };
+  return {
+    task: about.task,
+    seed: about.seed,
+    split: about.split,
+    done: false,
+    correct: correct ? Boolean(correct(now)) : true,
+    expected,
+    state: now,
+  };
 }
 
 function recall(key) {

@@ -22,17 +22,30 @@ function isGivenAway({ goal, expected }) {
 }
 
 /** Whether two lists hold the same, in whatever order. */
-export const same = (list, wanted) => list.length === wanted.length && wanted.every((one) => list.includes(one));
+export const same = (list, wanted) =>
+  list.length === wanted.length && wanted.every((one) => list.includes(one));
 
 /** A day as people write it in an answer: the scorer takes any of these. */
-export const spellings = (day) => [dates.long(day), dates.short(day), dates.british(day), dates.brief(day), day, dates.long(day).split(",")[0], dates.british(day).replace(/ \d+$/, "")];
+export const spellings = (day) => [
+  dates.long(day),
+  dates.short(day),
+  dates.british(day),
+  dates.brief(day),
+  day,
+  dates.long(day).split(",")[0],
+  dates.british(day).replace(/ \d+$/, ""),
+];
 
 /** Somebody who pays: their data, how a goal tells them, and whether a card in the state is theirs. */
 export function payer(draw) {
-  const name = person(draw), number = cardNumber(draw);
-  const expiry = `${String(draw.between(1, 12)).padStart(2, "0")}/${draw.between(29, 34)}`, code = String(draw.between(100, 999));
+  const name = person(draw),
+    number = cardNumber(draw);
+  const expiry = `${String(draw.between(1, 12)).padStart(2, "0")}/${draw.between(29, 34)}`,
+    code = String(draw.between(100, 999));
   return {
-    name, email: `${name.split(" ")[0].toLowerCase()}${draw.between(10, 99)}@mailbox.example`, phone: String(draw.between(2000000000, 2147483000)),
+    name,
+    email: `${name.split(" ")[0].toLowerCase()}${draw.between(10, 99)}@mailbox.example`,
+    phone: String(draw.between(2000000000, 2147483000)),
     told: `Pay with the card ${number} in the name of ${name}, expiry ${expiry}, security code ${code}.`,
     paid: (card) => card === number.replaceAll(" ", ""),
   };

@@ -1,58 +1,132 @@
 // Demonstrations for the dictionary.
 
-const lookUp = (word) => (at("/word/") && said(one(".head")) === word ? null : write(one('.finder input'), word, "Look-up field") ?? press(one('[aria-label="Look up"]')));
+const lookUp = (word) =>
+  at("/word/") && said(one(".head")) === word
+    ? null
+    : (write(one(".finder input"), word, "Look-up field") ?? press(one('[aria-label="Look up"]')));
 const go = (id) => (at(`/${id}/`) ? null : press(one(`.bar #${id}`)));
-const letter = (text) => (new URLSearchParams(location.search).get("letter") === text.toLowerCase() ? null : press(named(".letters a", text)));
+const letter = (text) =>
+  new URLSearchParams(location.search).get("letter") === text.toLowerCase()
+    ? null
+    : press(named(".letters a", text));
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 const firstUse = () => amount(said(one("#first-use")));
 const save = (word, list) => {
   if (memory[word]) return null;
   const hint = lookUp(word);
   if (hint) return hint;
-  if (said(one("#in-lists")).includes(list)) { keep({ [word]: true }); return null; }
+  if (said(one("#in-lists")).includes(list)) {
+    keep({ [word]: true });
+    return null;
+  }
   const dialog = one(".modal");
   if (!dialog) return press(one("#save"));
-  return (named("label", list, dialog) ? tick(list, dialog) : write(one('[name="fresh"]', dialog), list)) ?? press(named("button", "Save", dialog));
+  return (
+    (named("label", list, dialog) ? tick(list, dialog) : write(one('[name="fresh"]', dialog), list)) ??
+    press(named("button", "Save", dialog))
+  );
 };
 
 const solutions = {
   "dictionary-first-use": () => lookUp(quoted[0]) ?? answer(firstUse()),
-  "dictionary-translation": () => lookUp(quoted[0]) ?? tab("translations") ?? answer(said(one("td", all(".translations tr").find((row) => goal.includes(said(one("th", row))))))),
-  "dictionary-last-example": () => lookUp(quoted[0]) ?? (said(one("#more-examples")) === "More examples" ? press(one("#more-examples")) : answer(said(all("article .example").at(-1)))),
+  "dictionary-translation": () =>
+    lookUp(quoted[0]) ??
+    tab("translations") ??
+    answer(
+      said(
+        one(
+          "td",
+          all(".translations tr").find((row) => goal.includes(said(one("th", row)))),
+        ),
+      ),
+    ),
+  "dictionary-last-example": () =>
+    lookUp(quoted[0]) ??
+    (said(one("#more-examples")) === "More examples"
+      ? press(one("#more-examples"))
+      : answer(said(all("article .example").at(-1)))),
   "dictionary-save": () => save(quoted[0], "My words") ?? answer("done"),
-  "dictionary-settings": () => go("settings") ?? tick(goal.includes("American") ? "American" : "British") ?? tick(goal.includes("text is large") ? "Large" : "Normal") ?? answer("done"),
-  "dictionary-word-of-day": () => go("day") ?? pickDay("day", goal.match(/on (\w+ \d+, \d+)\?/)[1]) ?? answer(said(one(".day.big h2"))),
+  "dictionary-settings": () =>
+    go("settings") ??
+    tick(goal.includes("American") ? "American" : "British") ??
+    tick(goal.includes("text is large") ? "Large" : "Normal") ??
+    answer("done"),
+  "dictionary-word-of-day": () =>
+    go("day") ?? pickDay("day", goal.match(/on (\w+ \d+, \d+)\?/)[1]) ?? answer(said(one(".day.big h2"))),
   "dictionary-count": () => {
-    const [, part, met, first] = goal.match(/many (\w+)s that are met with the frequency "([^"]+)" begin with the letter (\w)\?/);
-    return go("browse") ?? letter(first) ?? drop(one("#part"), capital(part)) ?? drop(one("#met"), met) ?? answer(said(one("#found")).match(/\d+/)[0]);
+    const [, part, met, first] = goal.match(
+      /many (\w+)s that are met with the frequency "([^"]+)" begin with the letter (\w)\?/,
+    );
+    return (
+      go("browse") ??
+      letter(first) ??
+      drop(one("#part"), capital(part)) ??
+      drop(one("#met"), met) ??
+      answer(said(one("#found")).match(/\d+/)[0])
+    );
   },
   "dictionary-oldest": () => {
     const [, part, field] = goal.match(/Which (\w+) in the field (\w+) has/);
-    return go("browse") ?? drop(one("#part"), capital(part)) ?? drop(one("#field"), field) ?? drop(one("#order"), "Oldest first") ?? answer(said(one(".words td a")));
+    return (
+      go("browse") ??
+      drop(one("#part"), capital(part)) ??
+      drop(one("#field"), field) ??
+      drop(one("#order"), "Oldest first") ??
+      answer(said(one(".words td a")))
+    );
   },
   "dictionary-longest": () => {
     const [, first] = goal.match(/the letter (\w),/);
-    return go("browse") ?? letter(first) ?? drop(one("#order"), "Longest first") ?? answer(said(all(".words tr")[1].cells[3]));
+    return (
+      go("browse") ??
+      letter(first) ??
+      drop(one("#order"), "Longest first") ??
+      answer(said(all(".words tr")[1].cells[3]))
+    );
   },
-  "dictionary-new-list": () => { const [list, ...words] = quoted; return save(words[0], list) ?? save(words[1], list) ?? save(words[2], list) ?? answer("done"); },
+  "dictionary-new-list": () => {
+    const [list, ...words] = quoted;
+    return save(words[0], list) ?? save(words[1], list) ?? save(words[2], list) ?? answer("done");
+  },
   "dictionary-tidy": () => {
     const [, gone] = goal.match(/Remove every (\w+) from/);
     const row = () => all(".kept").find((one1) => said(one("em", one1)) === gone);
     return go("lists") ?? press(row() && named("button", "Remove", row())) ?? answer("done");
   },
   "dictionary-suggest": () => {
-    const [word, text] = quoted, [, email] = goal.match(/email is (\S+)\./);
+    const [word, text] = quoted,
+      [, email] = goal.match(/email is (\S+)\./);
     if (one("#thanks")) return answer("done");
-    return (at("/suggest/") ? null : press(one("#suggest"))) ?? choose(one('[name="part"]'), "Noun") ?? write(one('[name="word"]'), word) ?? write(one('[name="definition"]'), text) ?? write(one('[name="email"]'), email) ?? press(named("button", "Send suggestion"));
+    return (
+      (at("/suggest/") ? null : press(one("#suggest"))) ??
+      choose(one('[name="part"]'), "Noun") ??
+      write(one('[name="word"]'), word) ??
+      write(one('[name="definition"]'), text) ??
+      write(one('[name="email"]'), email) ??
+      press(named("button", "Send suggestion"))
+    );
   },
   "dictionary-quiz": () => {
     // A first try shows the right answers at its end; the second uses them.
     const [, number] = goal.match(/quiz (\d)/);
     if (!at("/quiz/")) return go("quiz");
-    if (!new URLSearchParams(location.search).has("n")) return press(one("a", all("section.panel-box").find((box) => said(one("h2", box)) === `Quiz ${number}`).querySelector("a").parentNode));
+    if (!new URLSearchParams(location.search).has("n"))
+      return press(
+        one(
+          "a",
+          all("section.panel-box")
+            .find((box) => said(one("h2", box)) === `Quiz ${number}`)
+            .querySelector("a").parentNode,
+        ),
+      );
     if (one("#result")) {
       if (said(one("#result")).startsWith("5")) return answer("done");
-      if (!memory.right) keep({ right: Object.fromEntries(all(".quiz p").map((line) => [said(one("a", line)), said(line).split(": ").slice(1).join(": ")])) });
+      if (!memory.right)
+        keep({
+          right: Object.fromEntries(
+            all(".quiz p").map((line) => [said(one("a", line)), said(line).split(": ").slice(1).join(": ")]),
+          ),
+        });
       return press(named("a", "All quizzes"));
     }
     const word = said(one(".quiz h2")).match(/“(.+)”/)[1];

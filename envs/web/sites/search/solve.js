@@ -1,15 +1,24 @@
 // Demonstrations for the search engine.
 
 /** Searches from anywhere; leaves the kind of results as it is. */
-const seek = (q) => (at("/search/") && asked.get("q") === q ? null : one('[name="q"]') ? write(one('[name="q"]'), q, "Search field") ?? press(one("#seek")) : press(one(".logo")));
-const only = (type) => (one(`#type-${type}`).getAttribute("aria-current") ? null : press(one(`#type-${type}`)));
+const seek = (q) =>
+  at("/search/") && asked.get("q") === q
+    ? null
+    : one('[name="q"]')
+      ? (write(one('[name="q"]'), q, "Search field") ?? press(one("#seek")))
+      : press(one(".logo"));
+const only = (type) =>
+  one(`#type-${type}`).getAttribute("aria-current") ? null : press(one(`#type-${type}`));
 const result = (title) => all(".result").find((node) => said(one("h3", node)) === title);
 const number = () => answer(said(one("#found")).match(/[\d,]+/)[0]);
 const open = (id) => (at(`/${id}/`) ? null : press(one(`#${id}`)));
-const figure = (term, root = document) => [...root.querySelectorAll(".figures tr")].find((row) => row.cells[0].textContent === term)?.cells[1].textContent;
+const figure = (term, root = document) =>
+  [...root.querySelectorAll(".figures tr")].find((row) => row.cells[0].textContent === term)?.cells[1]
+    .textContent;
 /** What the page says, read in the frame of its preview. */
 const preview = (title) => {
-  const frame = document.querySelector(".frame"), page = frame?.contentDocument;
+  const frame = document.querySelector(".frame"),
+    page = frame?.contentDocument;
   if (page?.querySelector("h1")?.textContent === title) return { page };
   if (frame) return { hint: { action: "wait", seconds: 1 } };
   return { hint: seek(title) ?? press(one(".preview", result(title))) };
@@ -20,12 +29,28 @@ const solutions = {
   "search-count": () => seek(quoted[0]) ?? number(),
   "search-settings": () => {
     const size = goal.match(/choose (\d+) results/)[1];
-    return open("settings") ?? tick(size) ?? tick(quoted[0]) ?? tick("In a new tab") ?? (one(".toast") ? answer("done") : press(one("#save")));
+    return (
+      open("settings") ??
+      tick(size) ??
+      tick(quoted[0]) ??
+      tick("In a new tab") ??
+      (one(".toast") ? answer("done") : press(one("#save")))
+    );
   },
-  "search-vote": () => seek(goal.match(/Search for (.+?) and say/)[1]) ?? press(named(".vote button", goal.match(/that it is (\w+)\./)[1])) ?? answer("done"),
-  "search-figure": () => (at("/page/") ? answer(amount(figure(quoted[1]))) : seek(quoted[0]) ?? press(one("a.tab", result(quoted[0])))),
-  "search-author": () => (at("/page/") ? answer(said(one("#author"))) : seek(quoted[0]) ?? press(one("h3 a", result(quoted[0])))),
-  "search-newest": () => seek(goal.match(/search for (.+) finds/)[1]) ?? drop(one("#sort"), "Newest") ?? answer(said(one(".result h3"))),
+  "search-vote": () =>
+    seek(goal.match(/Search for (.+?) and say/)[1]) ??
+    press(named(".vote button", goal.match(/that it is (\w+)\./)[1])) ??
+    answer("done"),
+  "search-figure": () =>
+    at("/page/")
+      ? answer(amount(figure(quoted[1])))
+      : (seek(quoted[0]) ?? press(one("a.tab", result(quoted[0])))),
+  "search-author": () =>
+    at("/page/") ? answer(said(one("#author"))) : (seek(quoted[0]) ?? press(one("h3 a", result(quoted[0])))),
+  "search-newest": () =>
+    seek(goal.match(/search for (.+) finds/)[1]) ??
+    drop(one("#sort"), "Newest") ??
+    answer(said(one(".result h3"))),
   "search-recent": () => {
     const [, place, span] = goal.match(/pages about (.+) of the (past [\w ]+) does/);
     return seek(place) ?? drop(one("#days"), span.replace("past", "Past")) ?? number();
@@ -49,7 +74,13 @@ const solutions = {
   },
   "search-image": () => {
     const [, place, colour] = goal.match(/search for (.+) finds, which is the largest of the colour (\w+)\?/);
-    return seek(place) ?? only("images") ?? drop(one("#colour"), colour) ?? drop(one("#sort"), "Largest") ?? answer(said(one(".picture small")).match(/\d+/)[0]);
+    return (
+      seek(place) ??
+      only("images") ??
+      drop(one("#colour"), colour) ??
+      drop(one("#sort"), "Largest") ??
+      answer(said(one(".picture small")).match(/\d+/)[0])
+    );
   },
   "search-operators": () => {
     const type = goal.includes("under News") ? "news" : goal.includes("under Forums") ? "forum" : "all";
@@ -72,7 +103,11 @@ const solutions = {
       if (hint) return hint;
       keep({ name: fact("Begun by") });
     }
-    return seek(`"${memory.name}"`) ?? drop(one("#sort"), "Newest") ?? answer(said(one(".where b", one(".result"))));
+    return (
+      seek(`"${memory.name}"`) ??
+      drop(one("#sort"), "Newest") ??
+      answer(said(one(".where b", one(".result"))))
+    );
   },
 };
 return solutions[template]();

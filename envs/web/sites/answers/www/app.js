@@ -8,7 +8,15 @@ import { autocomplete, chooser, cookieBanner, download, field, radios, sortable,
 import { ask, cell, unitOf } from "/engine.js";
 import { DATASETS, NAME, dataset, freshState, makeWorld } from "/world.js";
 
-const PAGES = { "": homePage, ask: askPage, data: dataPage, topics: topicsPage, notebook: notebookPage, history: historyPage, settings: settingsPage };
+const PAGES = {
+  "": homePage,
+  ask: askPage,
+  data: dataPage,
+  topics: topicsPage,
+  notebook: notebookPage,
+  history: historyPage,
+  settings: settingsPage,
+};
 const TOPICS = (world) => {
   const [a, b] = world.tables.countries,
     [food, other] = world.tables.foods,
@@ -17,12 +25,36 @@ const TOPICS = (world) => {
     ["Arithmetic", "∑", ["(18 + 24) * 3^4", "sqrt(2) * 10!", "12.5% of 480"]],
     ["Numbers", "#", ["factor 360360", "gcd 462, 1071", "1994 in roman numerals", "255 in binary"]],
     ["Units", "⇌", ["26.2 miles in kilometres", "350 grams in ounces", "90 mph in m/s"]],
-    ["Dates", "◷", [`days between March 3, 2021 and ${dates.long(world.today)}`, "100 days after today", "weekday of 4 July 1976"]],
+    [
+      "Dates",
+      "◷",
+      [
+        `days between March 3, 2021 and ${dates.long(world.today)}`,
+        "100 days after today",
+        "weekday of 4 July 1976",
+      ],
+    ],
     ["Statistics", "σ", ["mean of 4, 8, 15, 16, 23, 42", "standard deviation of 2, 4, 4, 4, 5, 5, 7, 9"]],
-    ["Equations and plots", "ƒ", ["solve x^2 - 5x + 6 = 0", "solve 3x + 7 = 22", "plot x^3 - 4x from -3 to 3"]],
-    ["Countries and cities", "⚑", [`population of ${a.name}`, `compare ${a.name} and ${b.name}`, `countries in ${place} by area`]],
+    [
+      "Equations and plots",
+      "ƒ",
+      ["solve x^2 - 5x + 6 = 0", "solve 3x + 7 = 22", "plot x^3 - 4x from -3 to 3"],
+    ],
+    [
+      "Countries and cities",
+      "⚑",
+      [`population of ${a.name}`, `compare ${a.name} and ${b.name}`, `countries in ${place} by area`],
+    ],
     ["Food", "◒", [food.name, `protein of ${other.name}`, "foods by fibre"]],
-    ["Minerals and stars", "✦", [world.tables.minerals[0].name, "smallest minerals by hardness", `distance of ${world.tables.stars[0].name}`]],
+    [
+      "Minerals and stars",
+      "✦",
+      [
+        world.tables.minerals[0].name,
+        "smallest minerals by hardness",
+        `distance of ${world.tables.stars[0].name}`,
+      ],
+    ],
     ["Money", "$", ["loan 240000 at 4.2% for 20 years"]],
   ];
 };
@@ -34,14 +66,19 @@ site({
   show(world) {
     const main = h("main", {}),
       page = PAGES[location.pathname.split("/")[1]] ?? homePage;
-    document.body.append(header(), main, h("footer", { class: "bottom" }, `${NAME} works answers out. It does not look them up on other sites.`));
+    document.body.append(
+      header(),
+      main,
+      h("footer", { class: "bottom" }, `${NAME} works answers out. It does not look them up on other sites.`),
+    );
     document.title = `${page(world, main) ?? NAME} | ${NAME}`;
     cookieBanner({ name: NAME, text: "Cookies keep your history, your notebook and your settings." });
   },
 });
 
 function header() {
-  const link = (path, id, text) => h("a", { href: path, id, "aria-current": location.pathname === path ? "page" : null }, text);
+  const link = (path, id, text) =>
+    h("a", { href: path, id, "aria-current": location.pathname === path ? "page" : null }, text);
   const badge = h("b", {});
   const draw = () => {
     badge.textContent = state().notebook.length ? ` ${state().notebook.length}` : "";
@@ -66,7 +103,13 @@ function header() {
 
 /** The field for a question, with names the engine knows suggested. */
 function asker(world, value = "") {
-  const input = h("input", { type: "text", name: "q", value, placeholder: "Ask or calculate something", "aria-label": "Question" });
+  const input = h("input", {
+    type: "text",
+    name: "q",
+    value,
+    placeholder: "Ask or calculate something",
+    "aria-label": "Question",
+  });
   const form = h(
     "form",
     {
@@ -120,7 +163,12 @@ function homePage(world, main) {
         TOPICS(world)
           .slice(0, 8)
           .map(([title, sign, [first]]) =>
-            h("a", { href: href("/ask/", { q: first }) }, h("i", {}, sign), h("span", {}, h("b", {}, title), h("small", {}, first))),
+            h(
+              "a",
+              { href: href("/ask/", { q: first }) },
+              h("i", {}, sign),
+              h("span", {}, h("b", {}, title), h("small", {}, first)),
+            ),
           ),
       ),
     ),
@@ -136,7 +184,9 @@ function topicsPage(world, main) {
     h(
       "div",
       { class: "topics" },
-      TOPICS(world).map(([title, sign, list]) => h("section", {}, h("h2", {}, h("i", {}, sign), title), list.map(example))),
+      TOPICS(world).map(([title, sign, list]) =>
+        h("section", {}, h("h2", {}, h("i", {}, sign), title), list.map(example)),
+      ),
     ),
   );
   return "Examples";
@@ -169,7 +219,13 @@ function askPage(world, main) {
   }
   add(
     main,
-    h("section", { class: "panel heard" }, h("h2", {}, "Understood as"), h("p", { id: "heard" }, found.heard), h("span", { class: "kind" }, found.kind)),
+    h(
+      "section",
+      { class: "panel heard" },
+      h("h2", {}, "Understood as"),
+      h("p", { id: "heard" }, found.heard),
+      h("span", { class: "kind" }, found.kind),
+    ),
     found.panels.map((one) => panelNode(q, one)),
   );
   return q;
@@ -183,12 +239,18 @@ function panelNode(q, panel) {
         class: "plain keep",
         onclick: () =>
           change((now) => {
-            now.notebook = saved() ? now.notebook.filter((entry) => entry.q !== q || entry.id !== id) : [...now.notebook, { q, id, title, text, note: "" }];
+            now.notebook = saved()
+              ? now.notebook.filter((entry) => entry.q !== q || entry.id !== id)
+              : [...now.notebook, { q, id, title, text, note: "" }];
           }),
       })
     : null;
   const draw = () => {
-    if (keep) fill(keep, icon("bookmark", 16), saved() ? "In notebook" : "Save to notebook").classList.toggle("on", saved());
+    if (keep)
+      fill(keep, icon("bookmark", 16), saved() ? "In notebook" : "Save to notebook").classList.toggle(
+        "on",
+        saved(),
+      );
   };
   onChange(draw);
   draw();
@@ -244,7 +306,10 @@ function panelNode(q, panel) {
       table?.file
         ? h(
             "button",
-            { class: "plain csv", onclick: () => download(table.file, csv(table.head, table.rows), "text/csv") },
+            {
+              class: "plain csv",
+              onclick: () => download(table.file, csv(table.head, table.rows), "text/csv"),
+            },
             icon("download", 16),
             "Download CSV",
           )
@@ -255,7 +320,11 @@ function panelNode(q, panel) {
 
 /** Rows as comma separated values (RFC 4180): a field with a comma, a quote or a line end stands in quotes. */
 const csv = (head, rows) =>
-  [head, ...rows].map((row) => row.map((one) => (/[",\n]/.test(one) ? `"${String(one).replaceAll('"', '""')}"` : one)).join(",")).join("\r\n");
+  [head, ...rows]
+    .map((row) =>
+      row.map((one) => (/[",\n]/.test(one) ? `"${String(one).replaceAll('"', '""')}"` : one)).join(","),
+    )
+    .join("\r\n");
 
 // ---- tables ----
 
@@ -270,7 +339,10 @@ function dataPage(world, main) {
     least = Number(asked.least) || 0,
     text = tidy(asked.name ?? "").toLowerCase();
   const rows = world.tables[kind.id].filter(
-    (row) => (!asked.group || row[kind.group] === asked.group) && row.name.toLowerCase().includes(text) && (!asked.least || row[by.key] >= least),
+    (row) =>
+      (!asked.group || row[kind.group] === asked.group) &&
+      row.name.toLowerCase().includes(text) &&
+      (!asked.least || row[by.key] >= least),
   );
   const go = (changes) => visit(href("/data/", { ...asked, set: kind.id, ...changes }));
   const form = h(
@@ -280,10 +352,21 @@ function dataPage(world, main) {
       onsubmit: (event) => {
         event.preventDefault();
         const values = Object.fromEntries(new FormData(form));
-        go({ name: tidy(values.name), least: /^[\d.]+$/.test(values.least.replace(/,/g, "").trim()) ? values.least.replace(/,/g, "").trim() : "" });
+        go({
+          name: tidy(values.name),
+          least: /^[\d.]+$/.test(values.least.replace(/,/g, "").trim())
+            ? values.least.replace(/,/g, "").trim()
+            : "",
+        });
       },
     },
-    h("input", { type: "text", name: "name", value: asked.name ?? "", placeholder: "Name contains", "aria-label": "Name contains" }),
+    h("input", {
+      type: "text",
+      name: "name",
+      value: asked.name ?? "",
+      placeholder: "Name contains",
+      "aria-label": "Name contains",
+    }),
     chooser(
       "Only with",
       "by",
@@ -291,7 +374,13 @@ function dataPage(world, main) {
       counted.map(({ key, title }) => [key, title]),
       (key) => go({ by: key, least: "" }),
     ),
-    h("input", { type: "text", name: "least", value: asked.least ?? "", placeholder: "at least", "aria-label": "At least" }),
+    h("input", {
+      type: "text",
+      name: "least",
+      value: asked.least ?? "",
+      placeholder: "at least",
+      "aria-label": "At least",
+    }),
     h("button", { id: "narrow" }, "Apply"),
     h("a", { href: href("/data/", { set: kind.id }) }, "Clear"),
   );
@@ -344,12 +433,19 @@ function dataPage(world, main) {
     h("p", { class: "soft", id: "found" }, count(rows.length, "row")),
     sortable({
       columns: [
-        { title: "Name", value: (row) => row.name, cell: (row) => h("a", { href: href("/ask/", { q: row.name }) }, row.name) },
+        {
+          title: "Name",
+          value: (row) => row.name,
+          cell: (row) => h("a", { href: href("/ask/", { q: row.name }) }, row.name),
+        },
         ...kind.columns.map((column) => ({
           title: [column.title, unitOf(column, settings)].filter(Boolean).join(", "),
           value: (row) => row[column.key],
           // The heading names the unit.
-          cell: (row) => (column.text ? cell(column, row, settings) : cell(column, row, settings).replace(` ${unitOf(column, settings)}`, "")),
+          cell: (row) =>
+            column.text
+              ? cell(column, row, settings)
+              : cell(column, row, settings).replace(` ${unitOf(column, settings)}`, ""),
           number: !column.text,
         })),
       ],
@@ -402,7 +498,13 @@ function notebookPage(world, main) {
 }
 
 function noteCard(entry, at) {
-  const input = h("input", { type: "text", name: "note", value: entry.note, placeholder: "Add a note", "aria-label": `Note on ${entry.q}` });
+  const input = h("input", {
+    type: "text",
+    name: "note",
+    value: entry.note,
+    placeholder: "Add a note",
+    "aria-label": `Note on ${entry.q}`,
+  });
   return h(
     "article",
     { class: "panel noted", "data-q": entry.q },
@@ -504,7 +606,12 @@ function settingsPage(world, main) {
         chosen.units = units;
       },
     }),
-    field({ label: "Digits of decimal numbers", name: "digits", options: ["4", "6", "8", "10"], value: String(settings.digits) }),
+    field({
+      label: "Digits of decimal numbers",
+      name: "digits",
+      options: ["4", "6", "8", "10"],
+      value: String(settings.digits),
+    }),
     h("button", { class: "primary", id: "save" }, "Save settings"),
   );
   add(main, h("h1", {}, "Settings"), form);

@@ -4,7 +4,18 @@ import { visit } from "/kit/address.js";
 import { add, count, fill, grouped, h, icon, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
 import { change, href, onChange, query, site, state } from "/kit/site.js";
-import { autocomplete, chooser, cookieBanner, field, leaf, pagination, radios, rules, ticks, validate } from "/kit/ui.js";
+import {
+  autocomplete,
+  chooser,
+  cookieBanner,
+  field,
+  leaf,
+  pagination,
+  radios,
+  rules,
+  ticks,
+  validate,
+} from "/kit/ui.js";
 import { LANGUAGES, LICENSES, NAME, TOPICS, freshState, makeWorld, search } from "/world.js";
 import { repoPage } from "/repo.js";
 import { issuePage, newIssuePage } from "/issues.js";
@@ -32,11 +43,19 @@ site({
     document.body.append(
       header(world),
       main,
-      h("footer", { class: "bottom" }, mark(22), `${NAME}, a yard for code · ${count(world.repos.length, "repository", "repositories")}`),
+      h(
+        "footer",
+        { class: "bottom" },
+        mark(22),
+        `${NAME}, a yard for code · ${count(world.repos.length, "repository", "repositories")}`,
+      ),
     );
     const page = PAGES[location.pathname.split("/")[1]] ?? homePage;
     document.title = `${page(world, main) ?? NAME} · ${NAME}`;
-    cookieBanner({ name: NAME, text: "Cookies keep you signed in. We would also like to count which pages are read." });
+    cookieBanner({
+      name: NAME,
+      text: "Cookies keep you signed in. We would also like to count which pages are read.",
+    });
   },
 });
 
@@ -66,7 +85,11 @@ function header(world) {
       ? []
       : search(world, { q: tidy(text) })
           .slice(0, 6)
-          .map((repo) => ({ text: repo.id, detail: repo.language, act: () => visit(href("/repo/", { id: repo.id })) })),
+          .map((repo) => ({
+            text: repo.id,
+            detail: repo.language,
+            act: () => visit(href("/repo/", { id: repo.id })),
+          })),
   );
   const { user } = state();
   return h(
@@ -98,7 +121,15 @@ function header(world) {
               "Sign out",
             ),
           ]
-        : h("a", { class: "button primary", href: href("/login/", { next: location.pathname + location.search }), id: "sign-in" }, "Sign in"),
+        : h(
+            "a",
+            {
+              class: "button primary",
+              href: href("/login/", { next: location.pathname + location.search }),
+              id: "sign-in",
+            },
+            "Sign in",
+          ),
     ),
   );
 }
@@ -136,8 +167,16 @@ function homePage(world, main) {
         "div",
         {},
         h("h1", {}, "Where the pieces are kept in order"),
-        h("p", {}, `${grouped(world.repos.length)} repositories, ${world.owners.length} owners, ${LANGUAGES.length} languages.`),
-        h("a", { class: "button primary", href: user ? "/new/" : "/login/" }, user ? "Start a repository" : "Sign in to begin"),
+        h(
+          "p",
+          {},
+          `${grouped(world.repos.length)} repositories, ${world.owners.length} owners, ${LANGUAGES.length} languages.`,
+        ),
+        h(
+          "a",
+          { class: "button primary", href: user ? "/new/" : "/login/" },
+          user ? "Start a repository" : "Sign in to begin",
+        ),
       ),
       h(
         "pre",
@@ -189,9 +228,27 @@ function searchPage(world, main) {
       h(
         "aside",
         { class: "filters" },
-        radios({ title: "Language", name: "lang", value: asked.lang ?? "", options: any(LANGUAGES.map(({ name }) => name)), onchange: (lang) => go({ lang }) }),
-        radios({ title: "Topic", name: "topic", value: asked.topic ?? "", options: any(TOPICS), onchange: (topic) => go({ topic }) }),
-        radios({ title: "Licence", name: "license", value: asked.license ?? "", options: any(LICENSES), onchange: (license) => go({ license }) }),
+        radios({
+          title: "Language",
+          name: "lang",
+          value: asked.lang ?? "",
+          options: any(LANGUAGES.map(({ name }) => name)),
+          onchange: (lang) => go({ lang }),
+        }),
+        radios({
+          title: "Topic",
+          name: "topic",
+          value: asked.topic ?? "",
+          options: any(TOPICS),
+          onchange: (topic) => go({ topic }),
+        }),
+        radios({
+          title: "Licence",
+          name: "license",
+          value: asked.license ?? "",
+          options: any(LICENSES),
+          onchange: (license) => go({ license }),
+        }),
       ),
       h(
         "div",
@@ -278,7 +335,10 @@ function loginPage(world, main) {
       novalidate: true,
       onsubmit: (event) => {
         event.preventDefault();
-        const values = validate(form, { user: rules.filled("your user name"), password: rules.filled("your password") });
+        const values = validate(form, {
+          user: rules.filled("your user name"),
+          password: rules.filled("your password"),
+        });
         if (!values) return;
         if (values.user !== world.account.user || values.password !== world.account.password) {
           fill(note, h("p", { class: "notice error", role: "alert" }, "Wrong user name or password."));
@@ -304,7 +364,13 @@ function loginPage(world, main) {
 function starsPage(world, main) {
   const draw = () => {
     const { stars } = state();
-    fill(main, h("h1", {}, "Stars"), stars.length ? stars.map((id) => card(world.byId.get(id))) : h("p", { class: "notice" }, "You have starred nothing yet."));
+    fill(
+      main,
+      h("h1", {}, "Stars"),
+      stars.length
+        ? stars.map((id) => card(world.byId.get(id)))
+        : h("p", { class: "notice" }, "You have starred nothing yet."),
+    );
   };
   onChange(draw);
   draw();

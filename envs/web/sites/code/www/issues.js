@@ -44,7 +44,12 @@ function issueBody(world, repo, issue, draw) {
       "article",
       { class: "remark" },
       avatar(author, 36),
-      h("div", {}, h("header", {}, h("b", {}, author), h("span", { class: "soft" }, ` on ${dates.long(day)}`)), h("p", {}, text)),
+      h(
+        "div",
+        {},
+        h("header", {}, h("b", {}, author), h("span", { class: "soft" }, ` on ${dates.long(day)}`)),
+        h("p", {}, text),
+      ),
     );
   const form = h(
     "form",
@@ -96,7 +101,13 @@ function issueBody(world, repo, issue, draw) {
       {},
       h("h2", {}, "Labels"),
       mine
-        ? ticks({ title: "", name: "labels", chosen: issue.labels, options: LABELS.map(({ name }) => name), onchange: (labels) => edit({ labels }) })
+        ? ticks({
+            title: "",
+            name: "labels",
+            chosen: issue.labels,
+            options: LABELS.map(({ name }) => name),
+            onchange: (labels) => edit({ labels }),
+          })
         : h("p", { class: "topics" }, issue.labels.length ? issue.labels.map(label) : "None"),
       h("h2", {}, "Assignee"),
       h("p", { id: "assignee" }, issue.assignee ?? "Nobody"),
@@ -168,7 +179,11 @@ export function newIssuePage(world, main) {
     h("h1", {}, "New issue"),
     field({ label: "Title", name: "title" }),
     field({ label: "What happens?", name: "body", type: "textarea" }),
-    h("div", { class: "form" }, field({ label: "How bad is it?", name: "severity", options: ["Minor", "Annoying", "Blocking"] })),
+    h(
+      "div",
+      { class: "form" },
+      field({ label: "How bad is it?", name: "severity", options: ["Minor", "Annoying", "Blocking"] }),
+    ),
     chosen,
     h("button", { class: "primary", id: "submit" }, "Submit issue"),
   );

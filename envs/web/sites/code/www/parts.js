@@ -23,7 +23,11 @@ export const mark = (size) =>
 export function avatar(user, size) {
   const draw = draws(`avatar/${user}`),
     hue = draw.below(360);
-  const cells = Array.from({ length: 15 }, (_, at) => ({ x: at % 3, y: Math.floor(at / 3), on: draw.chance(0.55) }))
+  const cells = Array.from({ length: 15 }, (_, at) => ({
+    x: at % 3,
+    y: Math.floor(at / 3),
+    on: draw.chance(0.55),
+  }))
     .filter(({ on }) => on)
     .map(({ x, y }) => `<path d="M${x} ${y}h1v1h-1zM${4 - x} ${y}h1v1h-1z"/>`)
     .join("");
@@ -33,9 +37,17 @@ export function avatar(user, size) {
   );
 }
 
-export const languageDot = (name) => h("span", { class: "language" }, h("i", { style: { background: `hsl(${language(name).hue} 70% 55%)` } }), name);
-export const repoLink = (repo) => h("a", { href: href("/repo/", { id: repo.id }) }, `${repo.owner}/`, h("b", {}, repo.name));
-export const label = (name) => h("span", { class: "label", style: { "--hue": LABELS.find((one) => one.name === name).hue } }, name);
+export const languageDot = (name) =>
+  h(
+    "span",
+    { class: "language" },
+    h("i", { style: { background: `hsl(${language(name).hue} 70% 55%)` } }),
+    name,
+  );
+export const repoLink = (repo) =>
+  h("a", { href: href("/repo/", { id: repo.id }) }, `${repo.owner}/`, h("b", {}, repo.name));
+export const label = (name) =>
+  h("span", { class: "label", style: { "--hue": LABELS.find((one) => one.name === name).hue } }, name);
 
 /** Whether somebody is signed in; if not, the visitor is sent to do so and comes back. */
 export function signedIn() {
@@ -51,7 +63,9 @@ export function toggle(repo, list, sign, [off, on], id) {
     onclick: () => {
       if (signedIn()) {
         change((now) => {
-          now[list] = now[list].includes(repo.id) ? now[list].filter((one) => one !== repo.id) : [...now[list], repo.id];
+          now[list] = now[list].includes(repo.id)
+            ? now[list].filter((one) => one !== repo.id)
+            : [...now[list], repo.id];
         });
         draw();
       }

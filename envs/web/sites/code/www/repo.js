@@ -27,7 +27,10 @@ const files = (repo) =>
 /** The issues with what the visitor has changed and opened. */
 export function issues(repo) {
   const own = state().issues.filter(({ id }) => id === repo.id);
-  return [...own, ...issuesOf(repo)].map((issue) => ({ ...issue, ...state().edits[`${repo.id}#${issue.number}`] }));
+  return [...own, ...issuesOf(repo)].map((issue) => ({
+    ...issue,
+    ...state().edits[`${repo.id}#${issue.number}`],
+  }));
 }
 
 /** The top of every page of a repository. */
@@ -51,13 +54,25 @@ export function repoHead(repo, open) {
       "div",
       { class: "row" },
       icon("book", 22),
-      h("h1", {}, h("a", { href: href("/user/", { name: repo.owner }) }, repo.owner), " / ", h("a", { href: href("/repo/", { id: repo.id }) }, repo.name)),
+      h(
+        "h1",
+        {},
+        h("a", { href: href("/user/", { name: repo.owner }) }, repo.owner),
+        " / ",
+        h("a", { href: href("/repo/", { id: repo.id }) }, repo.name),
+      ),
       h(
         "div",
         { class: "end row" },
         toggle(repo, "watching", "bookmark", ["Watch", "Watching"], "watch"),
         fork,
-        toggle(repo, "stars", "star", [`Star ${grouped(repo.stars)}`, `Starred ${grouped(repo.stars + 1)}`], "star"),
+        toggle(
+          repo,
+          "stars",
+          "star",
+          [`Star ${grouped(repo.stars)}`, `Starred ${grouped(repo.stars + 1)}`],
+          "star",
+        ),
       ),
     ),
     h(
@@ -66,7 +81,11 @@ export function repoHead(repo, open) {
       TABS.map(([id, title]) =>
         h(
           "a",
-          { href: href("/repo/", { id: repo.id, tab: id === "code" ? "" : id }), id: `tab-${id}`, "aria-current": id === open ? "page" : null },
+          {
+            href: href("/repo/", { id: repo.id, tab: id === "code" ? "" : id }),
+            id: `tab-${id}`,
+            "aria-current": id === open ? "page" : null,
+          },
           title,
           id === "issues" ? h("i", {}, String(openIssues)) : null,
         ),
@@ -92,7 +111,10 @@ function forkDialog(repo) {
         text: "Create fork",
         primary: true,
         act: () => {
-          const values = validate(form, { name: (value) => (/^[a-z0-9][a-z0-9-]{1,38}$/.test(value) ? "" : "Use small letters, digits and hyphens") });
+          const values = validate(form, {
+            name: (value) =>
+              /^[a-z0-9][a-z0-9-]{1,38}$/.test(value) ? "" : "Use small letters, digits and hyphens",
+          });
           if (!values) return false;
           change((now) => {
             now.forks.push({ from: repo.id, name: values.name, branches: values.branches });
@@ -115,7 +137,11 @@ export function repoPage(world, main) {
   add(
     main,
     repoHead(repo, open),
-    { code: codeTab, issues: issuesTab, commits: commitsTab, releases: releasesTab, people: peopleTab }[open](repo, asked, world),
+    { code: codeTab, issues: issuesTab, commits: commitsTab, releases: releasesTab, people: peopleTab }[open](
+      repo,
+      asked,
+      world,
+    ),
   );
   return repo.id;
 }
@@ -126,7 +152,13 @@ function codeTab(repo, asked, world) {
   const path = asked.path ?? "",
     file = files(repo).find((one) => one.path === path);
   const inner = asked.find ? findings(repo, asked.find) : file ? fileView(repo, file) : listing(repo, path);
-  const input = h("input", { type: "text", name: "find", value: asked.find ?? "", placeholder: "Find in files", "aria-label": "Find in files" });
+  const input = h("input", {
+    type: "text",
+    name: "find",
+    value: asked.find ?? "",
+    placeholder: "Find in files",
+    "aria-label": "Find in files",
+  });
   const parts = path ? path.split("/") : [];
   const trail = h(
     "p",
@@ -134,13 +166,21 @@ function codeTab(repo, asked, world) {
     h("a", { href: href("/repo/", { id: repo.id }) }, repo.name),
     parts.map((part, at) => [
       " / ",
-      at < parts.length - 1 ? h("a", { href: href("/repo/", { id: repo.id, path: parts.slice(0, at + 1).join("/") }) }, part) : h("b", {}, part),
+      at < parts.length - 1
+        ? h("a", { href: href("/repo/", { id: repo.id, path: parts.slice(0, at + 1).join("/") }) }, part)
+        : h("b", {}, part),
     ]),
   );
   const readme = files(repo)[0]
     .text.split("\n")
     .filter(Boolean)
-    .map((line) => (line.startsWith("## ") ? h("h3", {}, line.slice(3)) : line.startsWith("# ") ? h("h2", {}, line.slice(2)) : h("p", {}, line)));
+    .map((line) =>
+      line.startsWith("## ")
+        ? h("h3", {}, line.slice(3))
+        : line.startsWith("# ")
+          ? h("h2", {}, line.slice(2))
+          : h("p", {}, line),
+    );
   return h(
     "div",
     { class: "code" },
@@ -195,16 +235,25 @@ function listing(repo, path) {
     .map((file) => file.path)
     .filter((one) => !path || one.startsWith(`${path}/`))
     .map((one) => one.slice(path ? path.length + 1 : 0));
-  const folders = [...new Set(under.filter((one) => one.includes("/")).map((one) => one.split("/")[0]))].sort(),
+  const folders = [
+      ...new Set(under.filter((one) => one.includes("/")).map((one) => one.split("/")[0])),
+    ].sort(),
     plain = under.filter((one) => !one.includes("/")).sort();
   const commits = commitsOf(repo);
   const row = (name, folder) => {
     const full = path ? `${path}/${name}` : name,
-      last = commits.find((commit) => (folder ? commit.path.startsWith(`${full}/`) : commit.path === full)) ?? commits.at(-1);
+      last =
+        commits.find((commit) => (folder ? commit.path.startsWith(`${full}/`) : commit.path === full)) ??
+        commits.at(-1);
     return h(
       "tr",
       {},
-      h("td", {}, icon(folder ? "folder" : "file", 15), h("a", { href: href("/repo/", { id: repo.id, path: full }) }, name)),
+      h(
+        "td",
+        {},
+        icon(folder ? "folder" : "file", 15),
+        h("a", { href: href("/repo/", { id: repo.id, path: full }) }, name),
+      ),
       h("td", { class: "soft" }, last.message),
       h("td", { class: "soft number" }, dates.short(last.day)),
     );
@@ -245,7 +294,12 @@ function fileView(repo, file) {
           "span",
           { class: "end row" },
           mine ? h("button", { id: "edit", onclick: edit }, "Edit") : null,
-          h("button", { id: "raw", onclick: () => download(file.path.split("/").at(-1), file.text) }, icon("download", 15), "Download"),
+          h(
+            "button",
+            { id: "raw", onclick: () => download(file.path.split("/").at(-1), file.text) },
+            icon("download", 15),
+            "Download",
+          ),
         ),
       ),
       h(
@@ -255,7 +309,16 @@ function fileView(repo, file) {
       ),
     );
   const edit = () => {
-    const area = h("textarea", { name: "text", rows: String(Math.min(24, lines.length + 3)), spellcheck: "false", "aria-label": "File" }, file.text);
+    const area = h(
+      "textarea",
+      {
+        name: "text",
+        rows: String(Math.min(24, lines.length + 3)),
+        spellcheck: "false",
+        "aria-label": "File",
+      },
+      file.text,
+    );
     const form = h(
       "form",
       {
@@ -266,14 +329,24 @@ function fileView(repo, file) {
           const values = validate(form, { message: (value) => (value ? "" : "Say what you changed") });
           if (!values) return;
           change((now) => {
-            now.commits.push({ id: repo.id, path: file.path, text: area.value.replace(/\s+$/, ""), message: values.message });
+            now.commits.push({
+              id: repo.id,
+              path: file.path,
+              text: area.value.replace(/\s+$/, ""),
+              message: values.message,
+            });
           });
           location.reload();
         },
       },
       area,
       field({ label: "Commit message", name: "message" }),
-      h("div", { class: "row" }, h("button", { class: "primary", id: "commit" }, "Commit changes"), h("button", { type: "button", onclick: view }, "Cancel")),
+      h(
+        "div",
+        { class: "row" },
+        h("button", { class: "primary", id: "commit" }, "Commit changes"),
+        h("button", { type: "button", onclick: view }, "Cancel"),
+      ),
     );
     fill(frame, h("header", { class: "row" }, h("b", {}, `Editing ${file.path}`)), form);
   };
@@ -318,7 +391,10 @@ function issuesTab(repo, asked) {
     (!asked.assignee || issue.assignee === asked.assignee) &&
     issue.title.toLowerCase().includes(text);
   const found = all.filter(fits),
-    counts = { open: found.filter(({ open }) => open).length, closed: found.filter(({ open }) => !open).length };
+    counts = {
+      open: found.filter(({ open }) => open).length,
+      closed: found.filter(({ open }) => !open).length,
+    };
   const orders = {
     newest: (a, b) => b.number - a.number,
     oldest: (a, b) => a.number - b.number,
@@ -327,8 +403,17 @@ function issuesTab(repo, asked) {
   const list = found.filter(({ open }) => open !== shut).sort(orders[asked.order] ?? orders.newest),
     { shown, page, pages } = leaf(list, asked.page, 15);
   const go = (changes) => visit(href("/repo/", { ...asked, page: "", ...changes }));
-  const names = (key) => [["", "Anyone"], ...[...new Set(all.map((issue) => issue[key]).filter(Boolean))].sort().map((one) => [one, one])];
-  const input = h("input", { type: "text", name: "text", value: asked.text ?? "", placeholder: "Title contains", "aria-label": "Title contains" });
+  const names = (key) => [
+    ["", "Anyone"],
+    ...[...new Set(all.map((issue) => issue[key]).filter(Boolean))].sort().map((one) => [one, one]),
+  ];
+  const input = h("input", {
+    type: "text",
+    name: "text",
+    value: asked.text ?? "",
+    placeholder: "Title contains",
+    "aria-label": "Title contains",
+  });
   return h(
     "div",
     { class: "issues" },
@@ -345,9 +430,17 @@ function issuesTab(repo, asked) {
         },
         input,
       ),
-      chooser("Label", "label", asked.label ?? "", [["", "All"], ...LABELS.map(({ name }) => [name, name])], (value) => go({ label: value })),
+      chooser(
+        "Label",
+        "label",
+        asked.label ?? "",
+        [["", "All"], ...LABELS.map(({ name }) => [name, name])],
+        (value) => go({ label: value }),
+      ),
       chooser("Author", "author", asked.author ?? "", names("author"), (author) => go({ author })),
-      chooser("Assignee", "assignee", asked.assignee ?? "", names("assignee"), (assignee) => go({ assignee })),
+      chooser("Assignee", "assignee", asked.assignee ?? "", names("assignee"), (assignee) =>
+        go({ assignee }),
+      ),
       chooser(
         "Sort",
         "order",
@@ -359,7 +452,11 @@ function issuesTab(repo, asked) {
         ],
         (order) => go({ order }),
       ),
-      h("a", { class: "button primary end", id: "new-issue", href: href("/report/", { id: repo.id }) }, "New issue"),
+      h(
+        "a",
+        { class: "button primary end", id: "new-issue", href: href("/report/", { id: repo.id }) },
+        "New issue",
+      ),
     ),
     h(
       "div",
@@ -367,10 +464,22 @@ function issuesTab(repo, asked) {
       h(
         "header",
         {},
-        h("a", { id: "show-open", "aria-current": shut ? null : "page", href: href("/repo/", { ...asked, page: "", shown: "" }) }, `${counts.open} Open`),
         h(
           "a",
-          { id: "show-closed", "aria-current": shut ? "page" : null, href: href("/repo/", { ...asked, page: "", shown: "closed" }) },
+          {
+            id: "show-open",
+            "aria-current": shut ? null : "page",
+            href: href("/repo/", { ...asked, page: "", shown: "" }),
+          },
+          `${counts.open} Open`,
+        ),
+        h(
+          "a",
+          {
+            id: "show-closed",
+            "aria-current": shut ? "page" : null,
+            href: href("/repo/", { ...asked, page: "", shown: "closed" }),
+          },
           `${counts.closed} Closed`,
         ),
       ),
@@ -382,7 +491,12 @@ function issuesTab(repo, asked) {
           h(
             "div",
             {},
-            h("h3", {}, h("a", { href: href("/issue/", { id: repo.id, n: issue.number }) }, issue.title), issue.labels.map(label)),
+            h(
+              "h3",
+              {},
+              h("a", { href: href("/issue/", { id: repo.id, n: issue.number }) }, issue.title),
+              issue.labels.map(label),
+            ),
             h(
               "small",
               { class: "soft" },
@@ -413,9 +527,21 @@ function commitsTab(repo, asked) {
         "td",
         {},
         h("b", {}, commit.message),
-        h("p", { class: "soft" }, h("span", { class: "author" }, commit.author), ` · ${dates.long(commit.day)} · `, h("span", {}, commit.path)),
+        h(
+          "p",
+          { class: "soft" },
+          h("span", { class: "author" }, commit.author),
+          ` · ${dates.long(commit.day)} · `,
+          h("span", {}, commit.path),
+        ),
       ),
-      h("td", { class: "number" }, h("span", { class: "plus" }, `+${commit.added}`), " ", h("span", { class: "less" }, `−${commit.removed}`)),
+      h(
+        "td",
+        { class: "number" },
+        h("span", { class: "plus" }, `+${commit.added}`),
+        " ",
+        h("span", { class: "less" }, `−${commit.removed}`),
+      ),
       h("td", { class: "number" }, h("code", {}, commit.hash)),
     );
   return h(
@@ -428,15 +554,30 @@ function commitsTab(repo, asked) {
       h(
         "div",
         { class: "end" },
-        chooser("Author", "author", asked.author ?? "", [["", "Anyone"], ...contributorsOf(repo).map(({ user }) => [user, user])], (author) =>
-          visit(href("/repo/", { id: repo.id, tab: "commits", author })),
+        chooser(
+          "Author",
+          "author",
+          asked.author ?? "",
+          [["", "Anyone"], ...contributorsOf(repo).map(({ user }) => [user, user])],
+          (author) => visit(href("/repo/", { id: repo.id, tab: "commits", author })),
         ),
       ),
     ),
     h(
       "table",
       { class: "commits" },
-      own.map((commit) => h("tr", {}, h("td", {}, h("b", {}, commit.message), h("p", { class: "soft" }, `you · just now · ${commit.path}`)))),
+      own.map((commit) =>
+        h(
+          "tr",
+          {},
+          h(
+            "td",
+            {},
+            h("b", {}, commit.message),
+            h("p", { class: "soft" }, `you · just now · ${commit.path}`),
+          ),
+        ),
+      ),
       shown.map(row),
     ),
     pagination({ page, pages, address: (to) => href("/repo/", { ...asked, page: to }) }),
@@ -451,7 +592,13 @@ function releasesTab(repo) {
       h(
         "article",
         { class: "release", "data-version": release.version },
-        h("div", {}, h("h2", {}, release.version), at ? null : h("span", { class: "chip" }, "Latest"), h("p", { class: "soft" }, dates.long(release.day))),
+        h(
+          "div",
+          {},
+          h("h2", {}, release.version),
+          at ? null : h("span", { class: "chip" }, "Latest"),
+          h("p", { class: "soft" }, dates.long(release.day)),
+        ),
         h(
           "div",
           {},
@@ -470,7 +617,15 @@ function releasesTab(repo) {
                 h(
                   "td",
                   {},
-                  h("button", { class: "plain link", onclick: () => download(asset.name, `${repo.id} ${release.version}`) }, icon("download", 15), asset.name),
+                  h(
+                    "button",
+                    {
+                      class: "plain link",
+                      onclick: () => download(asset.name, `${repo.id} ${release.version}`),
+                    },
+                    icon("download", 15),
+                    asset.name,
+                  ),
                 ),
                 h("td", { class: "number" }, `${asset.size.toFixed(1)} MB`),
                 h("td", { class: "number soft" }, `${grouped(asset.downloads)} downloads`),

@@ -5,47 +5,78 @@ import { until } from "/kit/tasks.js";
 import { person } from "/kit/words.js";
 import { LANGUAGES, LEVELS, SUBJECTS, reviewsOf, search } from "/world.js";
 
-const enrolled = (course, more = {}) => ({ id: course.id, kind: "Audit", start: course.starts[0], name: "A learner", done: [], quizzes: {}, ...more });
+const enrolled = (course, more = {}) => ({
+  id: course.id,
+  kind: "Audit",
+  start: course.starts[0],
+  name: "A learner",
+  done: [],
+  quizzes: {},
+  ...more,
+});
 const same = (list, wanted) => list.length === wanted.length && wanted.every((one) => list.includes(one));
 
 export const tasks = {
   "courses-learners"(world, draw) {
     const course = draw.one(world.courses);
-    return { goal: `How many learners does the course "${course.title}" have? Answer with the number.`, expected: course.enrolled };
+    return {
+      goal: `How many learners does the course "${course.title}" have? Answer with the number.`,
+      expected: course.enrolled,
+    };
   },
 
   "courses-teacher"(world, draw) {
     const course = draw.one(world.courses);
-    return { goal: `Who teaches the course "${course.title}"? Answer with the full name.`, expected: course.teacher };
+    return {
+      goal: `Who teaches the course "${course.title}"? Answer with the full name.`,
+      expected: course.teacher,
+    };
   },
 
   "courses-wish"(world, draw) {
     const [one, two] = draw.some(world.courses, 2);
-    return { goal: `Put the courses "${one.title}" and "${two.title}" on the wish list. Answer "done" at the end.`, correct: ({ wishes }) => same(wishes, [one.id, two.id]) };
+    return {
+      goal: `Put the courses "${one.title}" and "${two.title}" on the wish list. Answer "done" at the end.`,
+      correct: ({ wishes }) => same(wishes, [one.id, two.id]),
+    };
   },
 
   "courses-lesson"(world, draw) {
     return until(draw, (draw) => {
-      const course = draw.one(world.courses), module = draw.one(course.modules), lesson = draw.one(module.lessons);
-      return { goal: `In the syllabus of "${course.title}", how many minutes long is the lesson "${lesson.title}" of week ${module.week}? Answer with the number.`, expected: lesson.minutes };
+      const course = draw.one(world.courses),
+        module = draw.one(course.modules),
+        lesson = draw.one(module.lessons);
+      return {
+        goal: `In the syllabus of "${course.title}", how many minutes long is the lesson "${lesson.title}" of week ${module.week}? Answer with the number.`,
+        expected: lesson.minutes,
+      };
     });
   },
 
   "courses-count"(world, draw) {
     return until(draw, (draw) => {
-      const subject = draw.one(SUBJECTS).name, level = draw.one(LEVELS), hours = draw.one([20, 40]);
+      const subject = draw.one(SUBJECTS).name,
+        level = draw.one(LEVELS),
+        hours = draw.one([20, 40]);
       const found = search(world, { subject, levels: [level], hours }).length;
       if (found < 3 || found === search(world, { subject, levels: [level] }).length) return null;
-      return { goal: `How many courses of the level ${level} in ${subject} take up to ${hours} hours? Answer with the number.`, expected: found };
+      return {
+        goal: `How many courses of the level ${level} in ${subject} take up to ${hours} hours? Answer with the number.`,
+        expected: found,
+      };
     });
   },
 
   "courses-best"(world, draw) {
     return until(draw, (draw) => {
-      const subject = draw.one(SUBJECTS).name, language = draw.one(LANGUAGES);
+      const subject = draw.one(SUBJECTS).name,
+        language = draw.one(LANGUAGES);
       const [first, second] = search(world, { subject, languages: [language], sort: "rating" });
       if (!second || first.rating === second.rating) return null;
-      return { goal: `Which course in ${subject} held in ${language} is rated highest? Answer with its title.`, expected: first.title };
+      return {
+        goal: `Which course in ${subject} held in ${language} is rated highest? Answer with its title.`,
+        expected: first.title,
+      };
     });
   },
 
@@ -54,47 +85,103 @@ export const tasks = {
       const subject = draw.one(SUBJECTS).name;
       const [first, second] = search(world, { subject, certificate: true, sort: "short" });
       if (first.hours === second.hours) return null;
-      return { goal: `Which course in ${subject} with a certificate takes the fewest hours in total? Answer with its title.`, expected: first.title };
+      return {
+        goal: `Which course in ${subject} with a certificate takes the fewest hours in total? Answer with its title.`,
+        expected: first.title,
+      };
     });
   },
 
   "courses-review"(world, draw) {
     return until(draw, (draw) => {
-      const course = draw.one(world.courses), [first, second] = reviewsOf(course).sort((a, b) => b.helpful - a.helpful);
+      const course = draw.one(world.courses),
+        [first, second] = reviewsOf(course).sort((a, b) => b.helpful - a.helpful);
       if (first.helpful === second.helpful) return null;
-      return { goal: `Who wrote the review of "${course.title}" that the most learners found helpful? Answer with the full name.`, expected: first.author };
+      return {
+        goal: `Who wrote the review of "${course.title}" that the most learners found helpful? Answer with the full name.`,
+        expected: first.author,
+      };
     });
   },
 
   "courses-enrol"(world, draw) {
-    const course = draw.one(world.courses.filter(({ certificate }) => certificate)), kind = draw.one(["Audit", "Certificate"]), start = draw.one(course.starts), name = person(draw);
-    return { goal: `Enrol ${name} in "${course.title}": kind of study "${kind}", beginning on ${dates.long(start)}. Answer "done" at the end.`, correct: ({ enrolled: now }) => now.length === 1 && now[0].id === course.id && now[0].kind === kind && now[0].start === start && now[0].name === name };
+    const course = draw.one(world.courses.filter(({ certificate }) => certificate)),
+      kind = draw.one(["Audit", "Certificate"]),
+      start = draw.one(course.starts),
+      name = person(draw);
+    return {
+      goal: `Enrol ${name} in "${course.title}": kind of study "${kind}", beginning on ${dates.long(start)}. Answer "done" at the end.`,
+      correct: ({ enrolled: now }) =>
+        now.length === 1 &&
+        now[0].id === course.id &&
+        now[0].kind === kind &&
+        now[0].start === start &&
+        now[0].name === name,
+    };
   },
 
   "courses-leave"(world, draw) {
     const [one, two, three] = draw.some(world.courses, 3);
-    return { goal: `Leave the course "${two.title}" and stay in the others. Answer "done" at the end.`, state: { enrolled: draw.shuffled([one, two, three]).map((course) => enrolled(course)) }, correct: ({ enrolled: now }) => same(now.map(({ id }) => id), [one.id, three.id]) };
+    return {
+      goal: `Leave the course "${two.title}" and stay in the others. Answer "done" at the end.`,
+      state: { enrolled: draw.shuffled([one, two, three]).map((course) => enrolled(course)) },
+      correct: ({ enrolled: now }) =>
+        same(
+          now.map(({ id }) => id),
+          [one.id, three.id],
+        ),
+    };
   },
 
   "courses-complete"(world, draw) {
-    const course = draw.one(world.courses), week = draw.between(1, course.weeks);
-    return { goal: `In your course "${course.title}", mark the first two lessons of week ${week} as completed, and no others. Answer "done" at the end.`, state: { enrolled: [enrolled(course)] }, correct: ({ enrolled: now }) => same(now[0].done, [`${week}.0`, `${week}.1`]) };
+    const course = draw.one(world.courses),
+      week = draw.between(1, course.weeks);
+    return {
+      goal: `In your course "${course.title}", mark the first two lessons of week ${week} as completed, and no others. Answer "done" at the end.`,
+      state: { enrolled: [enrolled(course)] },
+      correct: ({ enrolled: now }) => same(now[0].done, [`${week}.0`, `${week}.1`]),
+    };
   },
 
   "courses-note"(world, draw) {
-    const course = draw.one(world.courses), module = draw.one(course.modules), at = draw.below(module.lessons.length - 1), text = draw.one(["Ask about this in the forum", "Repeat before the exam", "Show this to the team", "Good example for my project"]);
-    return { goal: `In your course "${course.title}", add the note "${text}" to the lesson "${module.lessons[at].title}" of week ${module.week}. Answer "done" at the end.`, state: { enrolled: [enrolled(course)] }, correct: ({ notes }) => notes.length === 1 && notes[0].id === course.id && notes[0].key === `${module.week}.${at}` && notes[0].text === text };
+    const course = draw.one(world.courses),
+      module = draw.one(course.modules),
+      at = draw.below(module.lessons.length - 1),
+      text = draw.one([
+        "Ask about this in the forum",
+        "Repeat before the exam",
+        "Show this to the team",
+        "Good example for my project",
+      ]);
+    return {
+      goal: `In your course "${course.title}", add the note "${text}" to the lesson "${module.lessons[at].title}" of week ${module.week}. Answer "done" at the end.`,
+      state: { enrolled: [enrolled(course)] },
+      correct: ({ notes }) =>
+        notes.length === 1 &&
+        notes[0].id === course.id &&
+        notes[0].key === `${module.week}.${at}` &&
+        notes[0].text === text,
+    };
   },
 
   "courses-quiz"(world, draw) {
-    const course = draw.one(world.courses), module = draw.one(course.modules);
-    return { goal: `In your course "${course.title}", pass the quiz of week ${module.week} with all answers right at the first try; the reading of that week has the figures it asks for. Answer "done" at the end.`, state: { enrolled: [enrolled(course)] }, correct: ({ enrolled: now }) => now[0].tries === 1 && now[0].quizzes[module.week] === module.figures.length };
+    const course = draw.one(world.courses),
+      module = draw.one(course.modules);
+    return {
+      goal: `In your course "${course.title}", pass the quiz of week ${module.week} with all answers right at the first try; the reading of that week has the figures it asks for. Answer "done" at the end.`,
+      state: { enrolled: [enrolled(course)] },
+      correct: ({ enrolled: now }) =>
+        now[0].tries === 1 && now[0].quizzes[module.week] === module.figures.length,
+    };
   },
 
   "courses-sum"(world, draw) {
     return until(draw, (draw) => {
       const three = draw.some(world.courses, 3);
-      return { goal: `Someone wants to take these three courses: "${three.map(({ title }) => title).join('", "')}". How many hours do they take together? (Weeks times hours a week.) Answer with the number.`, expected: three.reduce((sum, { hours }) => sum + hours, 0) };
+      return {
+        goal: `Someone wants to take these three courses: "${three.map(({ title }) => title).join('", "')}". How many hours do they take together? (Weeks times hours a week.) Answer with the number.`,
+        expected: three.reduce((sum, { hours }) => sum + hours, 0),
+      };
     });
   },
 };

@@ -10,89 +10,176 @@ const only = (list, words) => list.length === words.length && words.every((word)
 export const tasks = {
   "dictionary-first-use"(world, draw) {
     const entry = draw.one(world.words);
-    return { goal: `In which year was the word "${entry.word}" first used, as far as Wordhoard knows? Answer with the year.`, expected: entry.year };
+    return {
+      goal: `In which year was the word "${entry.word}" first used, as far as Wordhoard knows? Answer with the year.`,
+      expected: entry.year,
+    };
   },
 
   "dictionary-translation"(world, draw) {
-    const entry = draw.one(world.words.filter(({ word, translations }) => !Object.values(translations).some((text) => text.toLowerCase() === word))), language = draw.one(Object.keys(entry.translations));
-    return { goal: `What is the ${language} translation of "${entry.word}" given by Wordhoard? Answer with the word.`, expected: entry.translations[language] };
+    const entry = draw.one(
+        world.words.filter(
+          ({ word, translations }) =>
+            !Object.values(translations).some((text) => text.toLowerCase() === word),
+        ),
+      ),
+      language = draw.one(Object.keys(entry.translations));
+    return {
+      goal: `What is the ${language} translation of "${entry.word}" given by Wordhoard? Answer with the word.`,
+      expected: entry.translations[language],
+    };
   },
 
   "dictionary-last-example"(world, draw) {
     const entry = draw.one(world.words.filter(({ examples }) => examples.length > 2));
-    return { goal: `Show all examples for the word "${entry.word}". Answer with the last example sentence.`, expected: entry.examples.at(-1) };
+    return {
+      goal: `Show all examples for the word "${entry.word}". Answer with the last example sentence.`,
+      expected: entry.examples.at(-1),
+    };
   },
 
   "dictionary-save"(world, draw) {
     const entry = draw.one(world.words);
-    return { goal: `Save the word "${entry.word}" to the list My words. Answer "done" at the end.`, correct: (state) => state.lists.length === 1 && only(wordsOf(state, "My words"), [entry.word]) };
+    return {
+      goal: `Save the word "${entry.word}" to the list My words. Answer "done" at the end.`,
+      correct: (state) => state.lists.length === 1 && only(wordsOf(state, "My words"), [entry.word]),
+    };
   },
 
   "dictionary-settings"(world, draw) {
-    const [accent, size] = draw.one([["us", "large"], ["us", "normal"], ["uk", "large"]]);
+    const [accent, size] = draw.one([
+      ["us", "large"],
+      ["us", "normal"],
+      ["uk", "large"],
+    ]);
     const began = { accent: accent === "us" ? "uk" : "us", size: size === "large" ? "normal" : "large" };
-    return { goal: `Change the settings so that the ${accent === "us" ? "American" : "British"} pronunciation is shown first and the text is ${size === "large" ? "large" : "of normal size"}. Answer "done" at the end.`, state: began, correct: (state) => state.accent === accent && state.size === size };
+    return {
+      goal: `Change the settings so that the ${accent === "us" ? "American" : "British"} pronunciation is shown first and the text is ${size === "large" ? "large" : "of normal size"}. Answer "done" at the end.`,
+      state: began,
+      correct: (state) => state.accent === accent && state.size === size,
+    };
   },
 
   "dictionary-word-of-day"(world, draw) {
     const day = dates.plus(world.today, -draw.between(12, 150));
-    return { goal: `What was the word of the day on ${dates.long(day)}? Answer with the word.`, expected: world.ofDay(day).word };
+    return {
+      goal: `What was the word of the day on ${dates.long(day)}? Answer with the word.`,
+      expected: world.ofDay(day).word,
+    };
   },
 
   "dictionary-count"(world, draw) {
     return until(draw, (draw) => {
-      const { part, word: [letter], band } = draw.one(world.words), other = draw.one(BANDS);
+      const {
+          part,
+          word: [letter],
+          band,
+        } = draw.one(world.words),
+        other = draw.one(BANDS);
       const found = browse(world, { letter, part, band: other }).length;
       if (found < 3 || band === other) return null;
-      return { goal: `How many ${part}s that are met with the frequency "${other}" begin with the letter ${letter.toUpperCase()}? Answer with the number.`, expected: found };
+      return {
+        goal: `How many ${part}s that are met with the frequency "${other}" begin with the letter ${letter.toUpperCase()}? Answer with the number.`,
+        expected: found,
+      };
     });
   },
 
   "dictionary-oldest"(world, draw) {
     return until(draw, (draw) => {
-      const field = draw.one(FIELDS), part = draw.one(["noun", "adjective"]);
+      const field = draw.one(FIELDS),
+        part = draw.one(["noun", "adjective"]);
       const [first, second] = browse(world, { field, part, sort: "oldest" });
       if (!second || first.year === second.year) return null;
-      return { goal: `Which ${part} in the field ${field} has the earliest first known use? Answer with the word.`, expected: first.word };
+      return {
+        goal: `Which ${part} in the field ${field} has the earliest first known use? Answer with the word.`,
+        expected: first.word,
+      };
     });
   },
 
   "dictionary-longest"(world, draw) {
     return until(draw, (draw) => {
-      const { word: [letter] } = draw.one(world.words);
+      const {
+        word: [letter],
+      } = draw.one(world.words);
       const [first, second] = browse(world, { letter, sort: "length" });
       if (!second || first.word.length === second.word.length) return null;
-      return { goal: `What is the longest word in the dictionary that begins with the letter ${letter.toUpperCase()}, and when was it first used? Answer with the year only.`, expected: first.year };
+      return {
+        goal: `What is the longest word in the dictionary that begins with the letter ${letter.toUpperCase()}, and when was it first used? Answer with the year only.`,
+        expected: first.year,
+      };
     });
   },
 
   "dictionary-new-list"(world, draw) {
-    const words = draw.some(world.words, 3).map(({ word }) => word), name = draw.one(["Essay", "Crossword", "Tuesday", "Hard ones"]);
-    return { goal: `Make a new word list called "${name}" and save the words "${words[0]}", "${words[1]}" and "${words[2]}" to it, and to no other list. Answer "done" at the end.`, correct: (state) => state.lists.length === 2 && only(wordsOf(state, name), words) && !wordsOf(state, "My words").length };
+    const words = draw.some(world.words, 3).map(({ word }) => word),
+      name = draw.one(["Essay", "Crossword", "Tuesday", "Hard ones"]);
+    return {
+      goal: `Make a new word list called "${name}" and save the words "${words[0]}", "${words[1]}" and "${words[2]}" to it, and to no other list. Answer "done" at the end.`,
+      correct: (state) =>
+        state.lists.length === 2 && only(wordsOf(state, name), words) && !wordsOf(state, "My words").length,
+    };
   },
 
   "dictionary-tidy"(world, draw) {
-    const nouns = draw.some(world.words.filter(({ part }) => part === "noun"), 4), others = draw.some(world.words.filter(({ part }) => part === "adjective"), 3);
+    const nouns = draw.some(
+        world.words.filter(({ part }) => part === "noun"),
+        4,
+      ),
+      others = draw.some(
+        world.words.filter(({ part }) => part === "adjective"),
+        3,
+      );
     const words = draw.shuffled([...nouns, ...others]).map(({ word }) => word);
-    const gone = draw.one(["noun", "adjective"]), kept = (gone === "noun" ? others : nouns).map(({ word }) => word);
-    return { goal: `The word list My words is mixed up. Remove every ${gone} from it and keep the rest. Answer "done" at the end.`, state: { lists: [{ name: "My words", words }] }, correct: (state) => only(wordsOf(state, "My words"), kept) };
+    const gone = draw.one(["noun", "adjective"]),
+      kept = (gone === "noun" ? others : nouns).map(({ word }) => word);
+    return {
+      goal: `The word list My words is mixed up. Remove every ${gone} from it and keep the rest. Answer "done" at the end.`,
+      state: { lists: [{ name: "My words", words }] },
+      correct: (state) => only(wordsOf(state, "My words"), kept),
+    };
   },
 
   "dictionary-suggest"(world, draw) {
-    const word = `${draw.one(["bryo", "geno", "typo", "phyto", "glypto"])}${draw.one(["nautics", "kinesis", "plasty", "phonia"])}`, email = `${draw.one(["editor", "reader", "lab"])}${draw.between(10, 99)}@mailbox.example`, text = draw.one(["The art of moving slowly on purpose", "A craft known only to a few towns", "The state of being heard through walls"]);
-    return { goal: `Suggest a new word to the editors: the noun "${word}", meaning "${text}". The email is ${email}. Answer "done" when it is sent.`, correct: ({ suggestions }) => suggestions.length === 1 && suggestions[0].word === word && suggestions[0].part === "Noun" && suggestions[0].definition === text && suggestions[0].email === email };
+    const word = `${draw.one(["bryo", "geno", "typo", "phyto", "glypto"])}${draw.one(["nautics", "kinesis", "plasty", "phonia"])}`,
+      email = `${draw.one(["editor", "reader", "lab"])}${draw.between(10, 99)}@mailbox.example`,
+      text = draw.one([
+        "The art of moving slowly on purpose",
+        "A craft known only to a few towns",
+        "The state of being heard through walls",
+      ]);
+    return {
+      goal: `Suggest a new word to the editors: the noun "${word}", meaning "${text}". The email is ${email}. Answer "done" when it is sent.`,
+      correct: ({ suggestions }) =>
+        suggestions.length === 1 &&
+        suggestions[0].word === word &&
+        suggestions[0].part === "Noun" &&
+        suggestions[0].definition === text &&
+        suggestions[0].email === email,
+    };
   },
 
   "dictionary-quiz"(world, draw) {
     const number = draw.between(1, 6);
-    return { goal: `Take quiz ${number} and get all five questions right. Look words up if you need to. Answer "done" when you have 5 of 5.`, correct: ({ quizzes }) => quizzes.length > 0 && quizzes.length <= 2 && quizzes.some(({ quiz, right }) => quiz === number && right === quizOf(world, number).length) };
+    return {
+      goal: `Take quiz ${number} and get all five questions right. Look words up if you need to. Answer "done" when you have 5 of 5.`,
+      correct: ({ quizzes }) =>
+        quizzes.length > 0 &&
+        quizzes.length <= 2 &&
+        quizzes.some(({ quiz, right }) => quiz === number && right === quizOf(world, number).length),
+    };
   },
 
   "dictionary-compare"(world, draw) {
     return until(draw, (draw) => {
-      const four = draw.some(world.words, 4), ordered = [...four].sort((a, b) => a.year - b.year);
+      const four = draw.some(world.words, 4),
+        ordered = [...four].sort((a, b) => a.year - b.year);
       if (ordered.some((entry, index) => index && entry.year === ordered[index - 1].year)) return null;
-      return { goal: `Look up when these words were first used: "${four.map(({ word }) => word).join('", "')}". How many years lie between the oldest and the youngest of them? Answer with the number.`, expected: ordered[3].year - ordered[0].year };
+      return {
+        goal: `Look up when these words were first used: "${four.map(({ word }) => word).join('", "')}". How many years lie between the oldest and the youngest of them? Answer with the number.`,
+        expected: ordered[3].year - ordered[0].year,
+      };
     });
   },
 };

@@ -4,7 +4,21 @@ import { visit } from "/kit/address.js";
 import { add, count, fill, grouped, h, icon, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
 import { change, href, onChange, query, request, site, state } from "/kit/site.js";
-import { autocomplete, cookieBanner, datePicker, dropdown, chooser, facts, field, modal, radios, rules, ticks, toast, validate } from "/kit/ui.js";
+import {
+  autocomplete,
+  cookieBanner,
+  datePicker,
+  dropdown,
+  chooser,
+  facts,
+  field,
+  modal,
+  radios,
+  rules,
+  ticks,
+  toast,
+  validate,
+} from "/kit/ui.js";
 import {
   AIRLINES,
   BAG_PRICE,
@@ -35,7 +49,15 @@ import { checkoutPage } from "/checkout.js";
 import { mark, sunrise, vista } from "/pictures.js";
 import { seatMap } from "/seats.js";
 
-const PAGES = { "": homePage, search: searchPage, trip: tripPage, checkout: checkoutPage, manage: managePage, status: statusPage, alerts: alertsPage };
+const PAGES = {
+  "": homePage,
+  search: searchPage,
+  trip: tripPage,
+  checkout: checkoutPage,
+  manage: managePage,
+  status: statusPage,
+  alerts: alertsPage,
+};
 const SORTS = [
   ["price", "Cheapest"],
   ["duration", "Shortest"],
@@ -54,16 +76,25 @@ site({
     document.body.append(
       header(),
       main,
-      h("footer", { class: "bottom" }, h("b", {}, NAME), h("p", {}, "Prices are in US dollars with taxes. All airports keep the same time.")),
+      h(
+        "footer",
+        { class: "bottom" },
+        h("b", {}, NAME),
+        h("p", {}, "Prices are in US dollars with taxes. All airports keep the same time."),
+      ),
     );
     const page = PAGES[location.pathname.split("/")[1]] ?? homePage;
     document.title = `${page(world, main) ?? NAME} | ${NAME}`;
-    cookieBanner({ name: NAME, text: "Cookies keep your search and your price alerts. Others help us to see which routes are wanted." });
+    cookieBanner({
+      name: NAME,
+      text: "Cookies keep your search and your price alerts. Others help us to see which routes are wanted.",
+    });
   },
 });
 
 function header() {
-  const link = (path, id, text) => h("a", { href: path, id, "aria-current": location.pathname === path ? "page" : null }, text);
+  const link = (path, id, text) =>
+    h("a", { href: path, id, "aria-current": location.pathname === path ? "page" : null }, text);
   return h(
     "header",
     { class: "top" },
@@ -81,10 +112,31 @@ function header() {
 
 /** The search that the address holds. */
 function given() {
-  const { from = "", to = "", depart = "", back = "", trip = "round", adults = "1", children = "0", cabin = "economy", out = "" } = query();
-  return { from, to, depart, back, trip, adults: Number(adults) || 1, children: Number(children) || 0, cabin, out };
+  const {
+    from = "",
+    to = "",
+    depart = "",
+    back = "",
+    trip = "round",
+    adults = "1",
+    children = "0",
+    cabin = "economy",
+    out = "",
+  } = query();
+  return {
+    from,
+    to,
+    depart,
+    back,
+    trip,
+    adults: Number(adults) || 1,
+    children: Number(children) || 0,
+    cabin,
+    out,
+  };
 }
-const travellers = ({ adults, children }) => [count(adults, "adult"), children ? count(children, "child", "children") : null].filter(Boolean).join(", ");
+const travellers = ({ adults, children }) =>
+  [count(adults, "adult"), children ? count(children, "child", "children") : null].filter(Boolean).join(", ");
 
 /** The search form of the first page and above the results. */
 function searchForm(world) {
@@ -106,7 +158,9 @@ function searchForm(world) {
     autocomplete(input, (text) => {
       const wanted = tidy(text).toLowerCase();
       return wanted
-        ? CITIES.filter(({ name, code, country }) => `${name} ${code} ${country}`.toLowerCase().includes(wanted))
+        ? CITIES.filter(({ name, code, country }) =>
+            `${name} ${code} ${country}`.toLowerCase().includes(wanted),
+          )
             .slice(0, 6)
             .map(({ name, code, country }) => ({
               text: `${name} (${code})`,
@@ -149,7 +203,14 @@ function searchForm(world) {
     fill(
       days,
       picker("depart", "Depart"),
-      now.trip === "round" ? picker("back", "Return") : h("div", { class: "field one-way" }, h("label", {}, "Return"), h("span", { class: "soft" }, "One way")),
+      now.trip === "round"
+        ? picker("back", "Return")
+        : h(
+            "div",
+            { class: "field one-way" },
+            h("label", {}, "Return"),
+            h("span", { class: "soft" }, "One way"),
+          ),
     );
   drawDays();
   const cabin = h(
@@ -250,9 +311,27 @@ function peopleField(now) {
       h(
         "span",
         { class: "stepper end" },
-        h("button", { type: "button", "aria-label": `Fewer ${key}`, disabled: now[key] <= least, onclick: () => step(key, -1) }, icon("minus", 15)),
+        h(
+          "button",
+          {
+            type: "button",
+            "aria-label": `Fewer ${key}`,
+            disabled: now[key] <= least,
+            onclick: () => step(key, -1),
+          },
+          icon("minus", 15),
+        ),
         h("b", {}, String(now[key])),
-        h("button", { type: "button", "aria-label": `More ${key}`, disabled: now.adults + now.children >= 6, onclick: () => step(key, 1) }, icon("plus", 15)),
+        h(
+          "button",
+          {
+            type: "button",
+            "aria-label": `More ${key}`,
+            disabled: now.adults + now.children >= 6,
+            onclick: () => step(key, 1),
+          },
+          icon("plus", 15),
+        ),
       ),
     );
   const draw = () => {
@@ -278,7 +357,8 @@ function peopleField(now) {
   return h("div", { class: "field people" }, h("label", {}, "Travellers"), button, pane);
 }
 
-const badge = (name) => h("span", { class: "badge", style: { "--hue": airline(name).hue } }, airline(name).code);
+const badge = (name) =>
+  h("span", { class: "badge", style: { "--hue": airline(name).hue } }, airline(name).code);
 
 // ---- finding ----
 
@@ -307,7 +387,10 @@ function homePage(world, main) {
         deals(world).map(({ from, to, day, price }) =>
           h(
             "a",
-            { class: "deal", href: href("/search/", { trip: "one", from: from.code, to: to.code, depart: day }) },
+            {
+              class: "deal",
+              href: href("/search/", { trip: "one", from: from.code, to: to.code, depart: day }),
+            },
             vista(to),
             h("span", {}, h("b", {}, to.name), h("small", {}, `${to.country} · ${dates.brief(day)}`)),
             h("strong", {}, "from ", money(price)),
@@ -322,7 +405,9 @@ function homePage(world, main) {
         ["wifi", "Live prices", "What you see is what you pay, taxes and all."],
         ["clock", "Hold your nerve", "Set a price alert and we watch the route for you."],
         ["check", "Change of plan?", "Manage every trip in one place, whichever airline flies it."],
-      ].map(([sign, title, text]) => h("div", {}, icon(sign, 26), h("h3", {}, title), h("p", { class: "soft" }, text))),
+      ].map(([sign, title, text]) =>
+        h("div", {}, icon(sign, 26), h("h3", {}, title), h("p", { class: "soft" }, text)),
+      ),
     ),
   );
   return "Flights";
@@ -336,7 +421,9 @@ function searchPage(world, main) {
     return "Search";
   }
   const chosen = flightOf(world, now.out),
-    way = chosen ? { from: now.to, to: now.from, day: now.back } : { from: now.from, to: now.to, day: now.depart };
+    way = chosen
+      ? { from: now.to, to: now.from, day: now.back }
+      : { from: now.from, to: now.to, day: now.depart };
   const list = (text) => (text ? text.split("|") : []);
   const filters = {
     stops: asked.stops ?? "",
@@ -349,7 +436,8 @@ function searchPage(world, main) {
   const found = search(world, { ...way, cabin: now.cabin, ...filters });
   const go = (changes) => visit(href("/search/", { ...asked, ...changes }));
   const pick = (flight) => {
-    if (now.trip === "round" && !chosen) go({ out: flight.id, stops: "", airlines: "", windows: "", max: "", bag: "", sort: "" });
+    if (now.trip === "round" && !chosen)
+      go({ out: flight.id, stops: "", airlines: "", windows: "", max: "", bag: "", sort: "" });
     else
       visit(
         href("/trip/", {
@@ -361,7 +449,12 @@ function searchPage(world, main) {
         }),
       );
   };
-  const title = now.trip === "round" ? (chosen ? "Choose your return flight" : "Choose your outbound flight") : "Choose your flight";
+  const title =
+    now.trip === "round"
+      ? chosen
+        ? "Choose your return flight"
+        : "Choose your outbound flight"
+      : "Choose your flight";
   add(
     main,
     searchForm(world),
@@ -382,7 +475,11 @@ function searchPage(world, main) {
           { class: "outbound" },
           badge(chosen.airline),
           h("b", {}, "Outbound"),
-          h("span", {}, `${dates.brief(chosen.day)}, ${clock(chosen.depart)} to ${clock(chosen.arrive)}, ${chosen.airline}`),
+          h(
+            "span",
+            {},
+            `${dates.brief(chosen.day)}, ${clock(chosen.depart)} to ${clock(chosen.arrive)}, ${chosen.airline}`,
+          ),
           h("b", { class: "end" }, money(priceIn(chosen, now.cabin))),
           h("a", { href: href("/search/", { ...asked, out: "" }) }, "Change"),
         )
@@ -405,7 +502,9 @@ function searchPage(world, main) {
             chooser("Sort by", "sort", filters.sort, SORTS, (sort) => go({ sort })),
           ),
         ),
-        found.length ? found.map((flight) => flightCard(flight, now, pick)) : h("p", { class: "notice" }, "No flight fits. Take a filter away."),
+        found.length
+          ? found.map((flight) => flightCard(flight, now, pick))
+          : h("p", { class: "notice" }, "No flight fits. Take a filter away."),
       ),
     ),
   );
@@ -421,7 +520,12 @@ function dayStrip(world, way, now, onpick) {
     Array.from({ length: 7 }, (_, at) => dates.plus(first, at)).map((day) =>
       h(
         "button",
-        { type: "button", "data-day": day, "aria-pressed": String(day === way.day), onclick: () => onpick(day) },
+        {
+          type: "button",
+          "data-day": day,
+          "aria-pressed": String(day === way.day),
+          onclick: () => onpick(day),
+        },
         h("span", {}, dates.brief(day)),
         h("b", {}, money(lowest(world, way.from, way.to, day, now.cabin))),
       ),
@@ -430,7 +534,13 @@ function dayStrip(world, way, now, onpick) {
 }
 
 function filterPane(world, way, now, filters, go) {
-  const max = h("input", { type: "text", name: "max", value: filters.max || "", placeholder: "Any", "aria-label": "Highest price" });
+  const max = h("input", {
+    type: "text",
+    name: "max",
+    value: filters.max || "",
+    placeholder: "Any",
+    "aria-label": "Highest price",
+  });
   const prices = search(world, { ...way, cabin: now.cabin });
   const from = (name) => {
     const own = prices.find((flight) => flight.airline === name);
@@ -489,7 +599,11 @@ function filterPane(world, way, now, filters, go) {
       options: [{ value: "1", text: "Checked bag included" }],
       onchange: (values) => go({ bag: values[0] ?? "" }),
     }),
-    h("button", { class: "plain link", onclick: () => go({ stops: "", airlines: "", windows: "", max: "", bag: "" }) }, "Clear filters"),
+    h(
+      "button",
+      { class: "plain link", onclick: () => go({ stops: "", airlines: "", windows: "", max: "", bag: "" }) },
+      "Clear filters",
+    ),
   );
 }
 
@@ -525,8 +639,18 @@ function flightCard(flight, now, pick) {
             : "Nonstop",
         ),
       ),
-      h("div", { class: "times" }, h("b", {}, clock(flight.arrive), next ? h("sup", {}, `+${next}`) : null), h("small", {}, flight.to)),
-      h("div", { class: "price" }, h("b", {}, money(priceIn(flight, now.cabin))), h("small", { class: "soft" }, "per traveller")),
+      h(
+        "div",
+        { class: "times" },
+        h("b", {}, clock(flight.arrive), next ? h("sup", {}, `+${next}`) : null),
+        h("small", {}, flight.to),
+      ),
+      h(
+        "div",
+        { class: "price" },
+        h("b", {}, money(priceIn(flight, now.cabin))),
+        h("small", { class: "soft" }, "per traveller"),
+      ),
       h("button", { class: "primary", onclick: () => pick(flight) }, "Select"),
     ),
     h(
@@ -554,7 +678,13 @@ function flightCard(flight, now, pick) {
 function legTable(flight) {
   const wait = (at) => {
     const next = flight.legs[at + 1];
-    return next ? h("p", { class: "wait" }, `Change in ${city(next.from).name}: ${lasting(next.depart - flight.legs[at].arrive)}`) : null;
+    return next
+      ? h(
+          "p",
+          { class: "wait" },
+          `Change in ${city(next.from).name}: ${lasting(next.depart - flight.legs[at].arrive)}`,
+        )
+      : null;
   };
   return flight.legs.map((leg, at) => [
     h(
@@ -570,7 +700,12 @@ function legTable(flight) {
 }
 
 function alertButton(now) {
-  const wanted = { from: now.from, to: now.to, depart: now.depart, back: now.trip === "round" ? now.back : "" };
+  const wanted = {
+    from: now.from,
+    to: now.to,
+    depart: now.depart,
+    back: now.trip === "round" ? now.back : "",
+  };
   const is = (alert) => Object.keys(wanted).every((key) => alert[key] === wanted[key]);
   const box = h("input", {
     type: "checkbox",
@@ -599,7 +734,8 @@ function tripPage(world, main) {
     return "Not found";
   }
   const people = now.adults + now.children,
-    sum = (extra) => flights.reduce((total, flight) => total + (priceIn(flight, now.cabin) + extra) * people, 0);
+    sum = (extra) =>
+      flights.reduce((total, flight) => total + (priceIn(flight, now.cabin) + extra) * people, 0);
   add(
     main,
     h("h1", {}, "Your trip"),
@@ -634,7 +770,11 @@ function tripPage(world, main) {
           ),
           h("b", { class: "fare-price" }, money(sum(one.extra))),
           h("small", { class: "soft" }, "for all travellers"),
-          h("a", { class: "button primary", href: href("/checkout/", { ...asked, fare: one.id }) }, `Choose ${one.name}`),
+          h(
+            "a",
+            { class: "button primary", href: href("/checkout/", { ...asked, fare: one.id }) },
+            `Choose ${one.name}`,
+          ),
         ),
       ),
     ),
@@ -645,7 +785,10 @@ function tripPage(world, main) {
 // ---- trips, departures, alerts ----
 
 function managePage(world, main) {
-  const known = () => [...state().bookings, ...[world.booked, world.soon].map((booking) => ({ ...booking, ...state().changes[booking.reference] }))];
+  const known = () => [
+    ...state().bookings,
+    ...[world.booked, world.soon].map((booking) => ({ ...booking, ...state().changes[booking.reference] })),
+  ];
   const edit = (reference, changes) =>
     change((now) => {
       const own = now.bookings.find((one) => one.reference === reference);
@@ -661,12 +804,26 @@ function managePage(world, main) {
       novalidate: true,
       onsubmit: (event) => {
         event.preventDefault();
-        const values = validate(form, { reference: rules.filled("the booking reference"), surname: rules.filled("the last name") });
+        const values = validate(form, {
+          reference: rules.filled("the booking reference"),
+          surname: rules.filled("the last name"),
+        });
         if (!values) return;
         const booking = known().find(
-          ({ reference, surname }) => reference === values.reference.toUpperCase() && surname.toLowerCase() === values.surname.toLowerCase(),
+          ({ reference, surname }) =>
+            reference === values.reference.toUpperCase() &&
+            surname.toLowerCase() === values.surname.toLowerCase(),
         );
-        fill(note, booking ? null : h("p", { class: "notice error", role: "alert" }, "We find no booking with this reference and last name."));
+        fill(
+          note,
+          booking
+            ? null
+            : h(
+                "p",
+                { class: "notice error", role: "alert" },
+                "We find no booking with this reference and last name.",
+              ),
+        );
         if (booking)
           change((now) => {
             if (!now.unlocked.includes(booking.reference)) now.unlocked.push(booking.reference);
@@ -721,7 +878,12 @@ function tripCard(world, booking, edit) {
     ),
     facts([
       ["Travellers", booking.passengers.join(", ")],
-      ["Seats", flights.map((flight) => (booking.seats[flight.id] ?? []).filter(Boolean).join(", ") || "None").join(" / ")],
+      [
+        "Seats",
+        flights
+          .map((flight) => (booking.seats[flight.id] ?? []).filter(Boolean).join(", ") || "None")
+          .join(" / "),
+      ],
       ["Checked bags", String(booking.bags)],
       ["Fare", fare(booking.fare).name],
       ["Total", money(booking.total)],
@@ -732,9 +894,21 @@ function tripCard(world, booking, edit) {
       : h(
           "div",
           { class: "row actions" },
-          h("button", { class: "seat-button", onclick: () => seatDialog(world, booking, flights, edit) }, "Change seat"),
+          h(
+            "button",
+            { class: "seat-button", onclick: () => seatDialog(world, booking, flights, edit) },
+            "Change seat",
+          ),
           h("button", { class: "bag-button", onclick: () => bagDialog(booking, edit) }, "Add bags"),
-          h("button", { class: "check-in", disabled: !soon || booking.checkedIn, onclick: () => checkInDialog(booking, edit) }, "Check in"),
+          h(
+            "button",
+            {
+              class: "check-in",
+              disabled: !soon || booking.checkedIn,
+              onclick: () => checkInDialog(booking, edit),
+            },
+            "Check in",
+          ),
           h("button", { class: "cancel", onclick: () => cancelDialog(booking, edit) }, "Cancel trip"),
         ),
     soon ? null : h("p", { class: "soft" }, "Check-in opens the day before departure."),
@@ -744,7 +918,12 @@ function tripCard(world, booking, edit) {
 function seatDialog(world, booking, flights, edit) {
   const [flight] = flights,
     seats = [...(booking.seats[flight.id] ?? [])];
-  const map = seatMap({ taken: takenSeats(world, flight.id), names: booking.passengers, seats, fareId: booking.fare });
+  const map = seatMap({
+    taken: takenSeats(world, flight.id),
+    names: booking.passengers,
+    seats,
+    fareId: booking.fare,
+  });
   modal({
     title: `Seats, ${city(flight.from).name} to ${city(flight.to).name}`,
     wide: true,
@@ -769,7 +948,10 @@ function bagDialog(booking, edit) {
     shown = h("b", {});
   const draw = () => {
     shown.textContent = String(bags);
-    told.textContent = bags > booking.bags ? `To pay: ${money((bags - booking.bags) * BAG_PRICE * booking.flights.length)}` : "Nothing to pay";
+    told.textContent =
+      bags > booking.bags
+        ? `To pay: ${money((bags - booking.bags) * BAG_PRICE * booking.flights.length)}`
+        : "Nothing to pay";
   };
   const step = (by) => {
     bags = Math.min(5, Math.max(booking.bags, bags + by));
@@ -802,7 +984,10 @@ function bagDialog(booking, edit) {
         text: "Add and pay",
         primary: true,
         act: () => {
-          edit(booking.reference, { bags, total: booking.total + (bags - booking.bags) * BAG_PRICE * booking.flights.length });
+          edit(booking.reference, {
+            bags,
+            total: booking.total + (bags - booking.bags) * BAG_PRICE * booking.flights.length,
+          });
           toast("Your bags are booked.");
         },
       },
@@ -818,12 +1003,22 @@ function checkInDialog(booking, edit) {
       "div",
       { class: "form" },
       field({ label: "Passport number", name: "passport", wide: true }),
-      field({ label: "Meal", name: "meal", options: ["Standard", "Vegetarian", "Vegan", "Gluten free", "None"], wide: true }),
+      field({
+        label: "Meal",
+        name: "meal",
+        options: ["Standard", "Vegetarian", "Vegan", "Gluten free", "None"],
+        wide: true,
+      }),
     ),
     h(
       "div",
       { class: "field" },
-      h("label", { class: "check" }, h("input", { type: "checkbox", name: "goods" }), "I carry no dangerous goods"),
+      h(
+        "label",
+        { class: "check" },
+        h("input", { type: "checkbox", name: "goods" }),
+        "I carry no dangerous goods",
+      ),
       h("small", { class: "error", role: "alert" }),
     ),
   );
@@ -841,7 +1036,11 @@ function checkInDialog(booking, edit) {
             goods: (value) => (value ? "" : "Please confirm"),
           });
           if (!values) return false;
-          edit(booking.reference, { checkedIn: true, passport: values.passport.toUpperCase(), meal: values.meal });
+          edit(booking.reference, {
+            checkedIn: true,
+            passport: values.passport.toUpperCase(),
+            meal: values.meal,
+          });
           toast("You are checked in.");
         },
       },
@@ -853,7 +1052,11 @@ function cancelDialog(booking, edit) {
   const form = h(
     "form",
     { onsubmit: (event) => event.preventDefault() },
-    h("p", {}, fare(booking.fare).id === "flex" ? "You get the whole price back." : "This fare is not refunded."),
+    h(
+      "p",
+      {},
+      fare(booking.fare).id === "flex" ? "You get the whole price back." : "This fare is not refunded.",
+    ),
     h(
       "div",
       { class: "field" },
@@ -883,14 +1086,28 @@ function cancelDialog(booking, edit) {
 function statusPage(world, main) {
   const { at = CITIES[0].code, number = "" } = query(),
     place = city(at) ?? CITIES[0];
-  const rows = board(world, place.code).filter((row) => !number || row.number.replace(" ", "").toLowerCase().includes(number.replace(" ", "").toLowerCase()));
-  const input = h("input", { type: "text", name: "number", value: number, placeholder: "Flight number", "aria-label": "Flight number" });
+  const rows = board(world, place.code).filter(
+    (row) =>
+      !number || row.number.replace(" ", "").toLowerCase().includes(number.replace(" ", "").toLowerCase()),
+  );
+  const input = h("input", {
+    type: "text",
+    name: "number",
+    value: number,
+    placeholder: "Flight number",
+    "aria-label": "Flight number",
+  });
   add(
     main,
     h(
       "div",
       { class: "row" },
-      h("div", {}, h("h1", {}, "Departures"), h("p", { class: "soft" }, `${place.name} (${place.code}), ${dates.long(world.today)}`)),
+      h(
+        "div",
+        {},
+        h("h1", {}, "Departures"),
+        h("p", { class: "soft" }, `${place.name} (${place.code}), ${dates.long(world.today)}`),
+      ),
       h(
         "div",
         { class: "end row" },
@@ -932,7 +1149,11 @@ function statusPage(world, main) {
           h("td", {}, row.airline),
           h("td", {}, row.to),
           h("td", {}, h("i", { class: "gate" }, row.gate)),
-          h("td", { class: row.status.toLowerCase().replace(" ", "-") }, row.status === "Delayed" ? `Delayed, ${clock(row.expected)}` : row.status),
+          h(
+            "td",
+            { class: row.status.toLowerCase().replace(" ", "-") },
+            row.status === "Delayed" ? `Delayed, ${clock(row.expected)}` : row.status,
+          ),
         ),
       ),
     ),
@@ -956,7 +1177,11 @@ function alertsPage(world, main) {
                 "div",
                 {},
                 h("h2", {}, `${city(alert.from).name} to ${city(alert.to).name}`),
-                h("p", { class: "soft" }, `${dates.long(alert.depart)}${alert.back ? ` to ${dates.long(alert.back)}` : ", one way"}`),
+                h(
+                  "p",
+                  { class: "soft" },
+                  `${dates.long(alert.depart)}${alert.back ? ` to ${dates.long(alert.back)}` : ", one way"}`,
+                ),
               ),
               h("b", { class: "end" }, `from ${money(lowest(world, alert.from, alert.to, alert.depart))}`),
               h(

@@ -20,7 +20,11 @@ export function checkoutPage(world, main) {
     people = adults + (Number(asked.children) || 0),
     cabin = asked.cabin ?? "economy",
     fareId = fare(asked.fare).id;
-  const given = { names: [], bags: 0, seats: Object.fromEntries(flights.map(({ id }) => [id, Array(people).fill(null)])) };
+  const given = {
+    names: [],
+    bags: 0,
+    seats: Object.fromEntries(flights.map(({ id }) => [id, Array(people).fill(null)])),
+  };
   const total = () => totalOf({ flights, cabin, fareId, people, seats: given.seats, bags: given.bags });
   const steps = [
     ["Travellers", travellerStep],
@@ -60,7 +64,12 @@ export function checkoutPage(world, main) {
     fill(
       trail,
       steps.map(([title], at) =>
-        h("li", { class: at === step ? "open" : at < step ? "done" : "" }, h("i", {}, at < step ? icon("check", 13) : String(at + 1)), title),
+        h(
+          "li",
+          { class: at === step ? "open" : at < step ? "done" : "" },
+          h("i", {}, at < step ? icon("check", 13) : String(at + 1)),
+          title,
+        ),
       ),
     );
     drawSide();
@@ -79,7 +88,11 @@ export function checkoutPage(world, main) {
           const born = (at) => (value) => {
             if (!/^\d{4}-\d\d-\d\d$/.test(value)) return "Enter the date as YYYY-MM-DD";
             const years = dates.between(value, flights[0].day) / 365.25;
-            return at < adults === years >= 12 ? "" : at < adults ? "Adults are 12 or older" : "Children are younger than 12";
+            return at < adults === years >= 12
+              ? ""
+              : at < adults
+                ? "Adults are 12 or older"
+                : "Children are younger than 12";
           };
           const own = Object.fromEntries(
             all.flatMap((at) => [
@@ -87,7 +100,11 @@ export function checkoutPage(world, main) {
               [`born${at}`, born(at)],
             ]),
           );
-          const values = validate(form, { ...own, email: rules.email, phone: rules.digits("a phone number", 7, 14) });
+          const values = validate(form, {
+            ...own,
+            email: rules.email,
+            phone: rules.digits("a phone number", 7, 14),
+          });
           if (!values) return;
           Object.assign(given, {
             names: all.map((at) => values[`name${at}`]),
@@ -107,7 +124,12 @@ export function checkoutPage(world, main) {
             "div",
             { class: "form" },
             field({ label: "First and last name", name: `name${at}`, value: given.names[at] ?? "" }),
-            field({ label: "Date of birth", name: `born${at}`, placeholder: "YYYY-MM-DD", value: given.born?.[at] ?? "" }),
+            field({
+              label: "Date of birth",
+              name: `born${at}`,
+              placeholder: "YYYY-MM-DD",
+              value: given.born?.[at] ?? "",
+            }),
           ),
         ),
       ),
@@ -133,7 +155,13 @@ export function checkoutPage(world, main) {
         h("p", { class: "soft" }, "Press a seat to take it. Seats can be left to the airline."),
         h("button", { class: "primary end", "data-next": true, onclick: next }, "Continue"),
       ),
-      seatMap({ taken: takenSeats(world, flight.id), names: given.names, seats: given.seats[flight.id], fareId, ondraw: drawSide }),
+      seatMap({
+        taken: takenSeats(world, flight.id),
+        names: given.names,
+        seats: given.seats[flight.id],
+        fareId,
+        ondraw: drawSide,
+      }),
     );
   }
 
@@ -175,7 +203,10 @@ export function checkoutPage(world, main) {
         novalidate: true,
         onsubmit: (event) => {
           event.preventDefault();
-          const values = validate(form, { ...cardRules, agreed: () => (agreed.checked ? "" : "Please accept the conditions") });
+          const values = validate(form, {
+            ...cardRules,
+            agreed: () => (agreed.checked ? "" : "Please accept the conditions"),
+          });
           if (!values) return;
           pay.disabled = true;
           request("book", () => book(values)).catch((error) => {
@@ -227,7 +258,11 @@ export function checkoutPage(world, main) {
         h("h1", {}, "You are booked"),
         h("p", {}, "Booking reference"),
         h("b", { id: "reference" }, code),
-        h("p", {}, `${city(flights[0].from).name} to ${city(flights[0].to).name}, ${dates.long(flights[0].day)}`),
+        h(
+          "p",
+          {},
+          `${city(flights[0].from).name} to ${city(flights[0].to).name}, ${dates.long(flights[0].day)}`,
+        ),
         h("p", { class: "soft" }, `Tickets are on their way to ${given.email}.`),
         h("a", { class: "button", href: "/manage/" }, "My trips"),
       ),

@@ -67,7 +67,13 @@ export function seatMap({ taken, names, seats, fareId, ondraw = () => {} }) {
               "span",
               {},
               h("b", {}, name),
-              h("small", {}, seats[at] ? `Seat ${seats[at]}${seatPrice(seats[at], fareId) ? `, $${seatPrice(seats[at], fareId)}` : ""}` : "No seat yet"),
+              h(
+                "small",
+                {},
+                seats[at]
+                  ? `Seat ${seats[at]}${seatPrice(seats[at], fareId) ? `, $${seatPrice(seats[at], fareId)}` : ""}`
+                  : "No seat yet",
+              ),
             ),
           ),
         ),

@@ -27,7 +27,10 @@ export const CITIES = [
 ];
 export const city = (code) => CITIES.find((one) => one.code === code);
 /** The city a person means: a name, a code, or both. */
-export const cityNamed = (text) => CITIES.find(({ name, code }) => [name, code, `${name} (${code})`].some((one) => one.toLowerCase() === text.toLowerCase()));
+export const cityNamed = (text) =>
+  CITIES.find(({ name, code }) =>
+    [name, code, `${name} (${code})`].some((one) => one.toLowerCase() === text.toLowerCase()),
+  );
 
 export const AIRLINES = [
   { name: "Aurora Air", code: "AU", hue: 262, factor: 1.12, bag: true },
@@ -38,14 +41,41 @@ export const AIRLINES = [
   { name: "Terravia", code: "TV", hue: 132, factor: 0.9, bag: false },
 ];
 export const airline = (name) => AIRLINES.find((one) => one.name === name);
-export const CABINS = [{ id: "economy", name: "Economy", factor: 1 }, { id: "business", name: "Business", factor: 2.6 }];
+export const CABINS = [
+  { id: "economy", name: "Economy", factor: 1 },
+  { id: "business", name: "Business", factor: 2.6 },
+];
 export const FARES = [
-  { id: "basic", name: "Basic", extra: 0, points: ["Small bag under the seat", "Seat costs extra", "No changes, no refund"] },
-  { id: "classic", name: "Classic", extra: 36, points: ["Cabin bag and one checked bag", "Choose a seat for free", "Changes for a fee"] },
-  { id: "flex", name: "Flex", extra: 92, points: ["Cabin bag and two checked bags", "Choose a seat for free", "Full refund until the day of departure"] },
+  {
+    id: "basic",
+    name: "Basic",
+    extra: 0,
+    points: ["Small bag under the seat", "Seat costs extra", "No changes, no refund"],
+  },
+  {
+    id: "classic",
+    name: "Classic",
+    extra: 36,
+    points: ["Cabin bag and one checked bag", "Choose a seat for free", "Changes for a fee"],
+  },
+  {
+    id: "flex",
+    name: "Flex",
+    extra: 92,
+    points: [
+      "Cabin bag and two checked bags",
+      "Choose a seat for free",
+      "Full refund until the day of departure",
+    ],
+  },
 ];
 export const fare = (id) => FARES.find((one) => one.id === id) ?? FARES[0];
-export const WINDOWS = [["early", "Before 06:00", 0, 360], ["morning", "06:00 to 12:00", 360, 720], ["afternoon", "12:00 to 18:00", 720, 1080], ["evening", "18:00 and later", 1080, 1440]];
+export const WINDOWS = [
+  ["early", "Before 06:00", 0, 360],
+  ["morning", "06:00 to 12:00", 360, 720],
+  ["afternoon", "12:00 to 18:00", 720, 1080],
+  ["evening", "18:00 and later", 1080, 1440],
+];
 export const REASONS = ["My plans changed", "Illness", "I booked the wrong day", "I found a cheaper flight"];
 export const BAG_PRICE = 34;
 export const SEAT_PRICE = 9;
@@ -65,9 +95,11 @@ export function makeWorld(draw) {
 export const freshState = () => ({ bookings: [], unlocked: [], changes: {}, alerts: [] });
 
 /** "07:05" of minutes since midnight; "+1" marks the next day. */
-export const clock = (minutes) => `${String(Math.floor(minutes / 60) % 24).padStart(2, "0")}:${String(minutes % 60).padStart(2, "0")}`;
+export const clock = (minutes) =>
+  `${String(Math.floor(minutes / 60) % 24).padStart(2, "0")}:${String(minutes % 60).padStart(2, "0")}`;
 /** "2 h 05 min" */
-export const lasting = (minutes) => `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`;
+export const lasting = (minutes) =>
+  `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`;
 const kilometres = (a, b) => Math.hypot(a.x - b.x, a.y - b.y);
 /** Half an hour for climbing and landing, the rest at 780 km/h, to five minutes. */
 const inTheAir = (a, b) => Math.round((30 + kilometres(a, b) / 13) / 5) * 5;
@@ -75,7 +107,9 @@ const inTheAir = (a, b) => Math.round((30 + kilometres(a, b) / 13) / 5) * 5;
 /** All flights of a route on a day, in order of departure. */
 export function flightsOn(world, from, to, day) {
   const draw = world.draw.fork(`${from}${to}/${day}`);
-  return Array.from({ length: draw.between(17, 24) }, (_, index) => makeFlight(world, draw.fork(index), { from, to, day, index })).sort((a, b) => a.depart - b.depart || a.index - b.index);
+  return Array.from({ length: draw.between(17, 24) }, (_, index) =>
+    makeFlight(world, draw.fork(index), { from, to, day, index }),
+  ).sort((a, b) => a.depart - b.depart || a.index - b.index);
 }
 
 /** The flight of an id such as "PVLLDM2027-03-09-4"; null if there is none. */
@@ -86,50 +120,130 @@ export function flightOf(world, id) {
 }
 
 function makeFlight(world, draw, { from, to, day, index }) {
-  const carrier = draw.one(AIRLINES), stops = draw.weighted([[0, 5], [1, 5], [2, 1.4]]);
-  const others = draw.some(CITIES.filter(({ code }) => code !== from && code !== to), stops);
+  const carrier = draw.one(AIRLINES),
+    stops = draw.weighted([
+      [0, 5],
+      [1, 5],
+      [2, 1.4],
+    ]);
+  const others = draw.some(
+    CITIES.filter(({ code }) => code !== from && code !== to),
+    stops,
+  );
   const way = [city(from), ...others, city(to)];
   let time = draw.between(60, 268) * 5;
   const depart = time;
   const legs = way.slice(1).map((next, at) => {
-    const leg = { from: way[at].code, to: next.code, number: `${carrier.code} ${draw.between(102, 989)}`, depart: time, arrive: time + inTheAir(way[at], next), plane: draw.one(["Lark 200", "Lark 320", "Condor 7", "Swift R90"]) };
+    const leg = {
+      from: way[at].code,
+      to: next.code,
+      number: `${carrier.code} ${draw.between(102, 989)}`,
+      depart: time,
+      arrive: time + inTheAir(way[at], next),
+      plane: draw.one(["Lark 200", "Lark 320", "Condor 7", "Swift R90"]),
+    };
     time = leg.arrive + draw.between(9, 40) * 5;
     return leg;
   });
-  const ahead = dates.between(world.today, day), busy = [0, 5].includes(dates.weekdayIndex(day)) ? 1.2 : 1, late = ahead < 4 ? 1.7 : ahead < 14 ? 1.3 : 1;
+  const ahead = dates.between(world.today, day),
+    busy = [0, 5].includes(dates.weekdayIndex(day)) ? 1.2 : 1,
+    late = ahead < 4 ? 1.7 : ahead < 14 ? 1.3 : 1;
   const base = 38 + kilometres(way[0], way.at(-1)) * 0.06;
-  const price = Math.round(base * carrier.factor * busy * late * (stops ? 0.84 : 1.1) * draw.decimal(0.8, 1.5, 2));
+  const price = Math.round(
+    base * carrier.factor * busy * late * (stops ? 0.84 : 1.1) * draw.decimal(0.8, 1.5, 2),
+  );
   const arrive = legs.at(-1).arrive;
-  return { id: `${from}${to}${day}-${index}`, index, from, to, day, airline: carrier.name, number: legs[0].number, legs, stops, depart, arrive, minutes: arrive - depart, price, bag: carrier.bag, left: draw.between(1, 30), carbon: Math.round(legs.reduce((sum, leg) => sum + kilometres(city(leg.from), city(leg.to)), 0) * draw.decimal(0.07, 0.1, 3)) };
+  return {
+    id: `${from}${to}${day}-${index}`,
+    index,
+    from,
+    to,
+    day,
+    airline: carrier.name,
+    number: legs[0].number,
+    legs,
+    stops,
+    depart,
+    arrive,
+    minutes: arrive - depart,
+    price,
+    bag: carrier.bag,
+    left: draw.between(1, 30),
+    carbon: Math.round(
+      legs.reduce((sum, leg) => sum + kilometres(city(leg.from), city(leg.to)), 0) *
+        draw.decimal(0.07, 0.1, 3),
+    ),
+  };
 }
 
 /** What one seat on a flight costs in a cabin. */
-export const priceIn = (flight, cabin) => Math.round(flight.price * (CABINS.find(({ id }) => id === cabin) ?? CABINS[0]).factor);
+export const priceIn = (flight, cabin) =>
+  Math.round(flight.price * (CABINS.find(({ id }) => id === cabin) ?? CABINS[0]).factor);
 
 /** Flights that fit the filters, in order. */
-export function search(world, { from, to, day, cabin = "economy", stops = "", airlines = [], windows = [], max = 0, bag = false, sort = "price" }) {
-  const fits = (flight) => (stops === "" || flight.stops <= Number(stops)) && (!airlines.length || airlines.includes(flight.airline)) && (!bag || flight.bag)
-    && (!windows.length || WINDOWS.some(([id, , low, high]) => windows.includes(id) && flight.depart >= low && flight.depart < high)) && (!max || priceIn(flight, cabin) <= max);
-  const orders = { price: (a, b) => a.price - b.price, duration: (a, b) => a.minutes - b.minutes, departure: (a, b) => a.depart - b.depart, arrival: (a, b) => a.arrive - b.arrive, carbon: (a, b) => a.carbon - b.carbon };
-  return flightsOn(world, from, to, day).filter(fits).sort((a, b) => (orders[sort] ?? orders.price)(a, b) || a.depart - b.depart || a.index - b.index);
+export function search(
+  world,
+  {
+    from,
+    to,
+    day,
+    cabin = "economy",
+    stops = "",
+    airlines = [],
+    windows = [],
+    max = 0,
+    bag = false,
+    sort = "price",
+  },
+) {
+  const fits = (flight) =>
+    (stops === "" || flight.stops <= Number(stops)) &&
+    (!airlines.length || airlines.includes(flight.airline)) &&
+    (!bag || flight.bag) &&
+    (!windows.length ||
+      WINDOWS.some(
+        ([id, , low, high]) => windows.includes(id) && flight.depart >= low && flight.depart < high,
+      )) &&
+    (!max || priceIn(flight, cabin) <= max);
+  const orders = {
+    price: (a, b) => a.price - b.price,
+    duration: (a, b) => a.minutes - b.minutes,
+    departure: (a, b) => a.depart - b.depart,
+    arrival: (a, b) => a.arrive - b.arrive,
+    carbon: (a, b) => a.carbon - b.carbon,
+  };
+  return flightsOn(world, from, to, day)
+    .filter(fits)
+    .sort((a, b) => (orders[sort] ?? orders.price)(a, b) || a.depart - b.depart || a.index - b.index);
 }
 
 /** The lowest price of a route on a day, as the strip of days shows it. */
-export const lowest = (world, from, to, day, cabin = "economy") => Math.min(...flightsOn(world, from, to, day).map((flight) => priceIn(flight, cabin)));
+export const lowest = (world, from, to, day, cabin = "economy") =>
+  Math.min(...flightsOn(world, from, to, day).map((flight) => priceIn(flight, cabin)));
 
 /** Seats somebody else has. */
 export function takenSeats(world, flight) {
   const draw = world.draw.fork(`seats/${flight}`);
-  return new Set(LETTERS.flatMap((letter) => Array.from({ length: ROWS }, (_, row) => `${row + 1}${letter}`)).filter(() => draw.chance(0.42)));
+  return new Set(
+    LETTERS.flatMap((letter) => Array.from({ length: ROWS }, (_, row) => `${row + 1}${letter}`)).filter(() =>
+      draw.chance(0.42),
+    ),
+  );
 }
 /** Rows 1 to 4 and those at the exits have more room. */
 export const hasLegroom = (seat) => [1, 2, 3, 4, 11, 12].includes(Number.parseInt(seat, 10));
-export const seatPrice = (seat, fareId) => (!seat ? 0 : hasLegroom(seat) ? LEGROOM_PRICE : fareId === "basic" ? SEAT_PRICE : 0);
+export const seatPrice = (seat, fareId) =>
+  !seat ? 0 : hasLegroom(seat) ? LEGROOM_PRICE : fareId === "basic" ? SEAT_PRICE : 0;
 
 /** What a booking costs: seats in the cabin, fare, chosen seats, bags. */
 export function totalOf({ flights, cabin, fareId, people, seats = {}, bags = 0 }) {
-  const tickets = flights.reduce((sum, flight) => sum + (priceIn(flight, cabin) + fare(fareId).extra) * people, 0);
-  const chosen = Object.values(seats).flat().reduce((sum, seat) => sum + seatPrice(seat, fareId), 0);
+  const tickets = flights.reduce(
+    (sum, flight) => sum + (priceIn(flight, cabin) + fare(fareId).extra) * people,
+    0,
+  );
+  const chosen = Object.values(seats)
+    .flat()
+    .reduce((sum, seat) => sum + seatPrice(seat, fareId), 0);
   return tickets + chosen + bags * BAG_PRICE * flights.length;
 }
 
@@ -140,30 +254,81 @@ export function reference(draw) {
 
 /** Today's departures of an airport. */
 export function board(world, code) {
-  const draw = world.draw.fork(`board/${code}`), others = CITIES.filter((one) => one.code !== code);
-  const gates = draw.shuffled(["A", "B", "C"].flatMap((hall) => Array.from({ length: 18 }, (_, at) => `${hall}${at + 2}`)));
+  const draw = world.draw.fork(`board/${code}`),
+    others = CITIES.filter((one) => one.code !== code);
+  const gates = draw.shuffled(
+    ["A", "B", "C"].flatMap((hall) => Array.from({ length: 18 }, (_, at) => `${hall}${at + 2}`)),
+  );
   const numbers = new Set();
   return Array.from({ length: 26 }, (_, index) => {
-    const carrier = draw.one(AIRLINES), time = 330 + index * 38 + draw.below(7) * 5;
+    const carrier = draw.one(AIRLINES),
+      time = 330 + index * 38 + draw.below(7) * 5;
     let number;
-    do number = `${carrier.code} ${draw.between(102, 989)}`; while (numbers.has(number));
+    do number = `${carrier.code} ${draw.between(102, 989)}`;
+    while (numbers.has(number));
     numbers.add(number);
-    const status = draw.weighted([["On time", 6], ["Delayed", 3], ["Cancelled", 0.6]]);
-    return { number, airline: carrier.name, to: draw.one(others).name, time, gate: gates[index], status, expected: status === "Delayed" ? time + draw.between(3, 22) * 5 : time, belt: draw.between(1, 9) };
+    const status = draw.weighted([
+      ["On time", 6],
+      ["Delayed", 3],
+      ["Cancelled", 0.6],
+    ]);
+    return {
+      number,
+      airline: carrier.name,
+      to: draw.one(others).name,
+      time,
+      gate: gates[index],
+      status,
+      expected: status === "Delayed" ? time + draw.between(3, 22) * 5 : time,
+      belt: draw.between(1, 9),
+    };
   });
 }
 
 function makeBooking(world, draw, ahead) {
-  const [from, to] = draw.some(CITIES, 2).map(({ code }) => code), day = dates.plus(world.today, ahead), flight = draw.one(flightsOn(world, from, to, day));
-  const passenger = person(draw), taken = takenSeats(world, flight.id);
-  const seat = draw.one(LETTERS.flatMap((letter) => [14, 15, 16, 17, 18, 19].map((row) => `${row}${letter}`)).filter((one) => !taken.has(one)));
+  const [from, to] = draw.some(CITIES, 2).map(({ code }) => code),
+    day = dates.plus(world.today, ahead),
+    flight = draw.one(flightsOn(world, from, to, day));
+  const passenger = person(draw),
+    taken = takenSeats(world, flight.id);
+  const seat = draw.one(
+    LETTERS.flatMap((letter) => [14, 15, 16, 17, 18, 19].map((row) => `${row}${letter}`)).filter(
+      (one) => !taken.has(one),
+    ),
+  );
   const bags = draw.between(0, 1);
-  return { reference: reference(draw), surname: passenger.split(" ")[1], flights: [flight.id], cabin: "economy", fare: "classic", passengers: [passenger], seats: { [flight.id]: [seat] }, bags, total: totalOf({ flights: [flight], cabin: "economy", fareId: "classic", people: 1, seats: { [flight.id]: [seat] }, bags }), status: "Confirmed" };
+  return {
+    reference: reference(draw),
+    surname: passenger.split(" ")[1],
+    flights: [flight.id],
+    cabin: "economy",
+    fare: "classic",
+    passengers: [passenger],
+    seats: { [flight.id]: [seat] },
+    bags,
+    total: totalOf({
+      flights: [flight],
+      cabin: "economy",
+      fareId: "classic",
+      people: 1,
+      seats: { [flight.id]: [seat] },
+      bags,
+    }),
+    status: "Confirmed",
+  };
 }
 
 /** Six destinations of a city with their lowest price two weeks ahead, for the first page. */
 export function deals(world) {
-  const draw = world.draw.fork("deals"), from = draw.one(CITIES);
-  return draw.some(CITIES.filter((one) => one !== from), 6).map((to) => { const day = dates.plus(world.today, draw.between(14, 40)); return { from, to, day, price: lowest(world, from.code, to.code, day) }; });
+  const draw = world.draw.fork("deals"),
+    from = draw.one(CITIES);
+  return draw
+    .some(
+      CITIES.filter((one) => one !== from),
+      6,
+    )
+    .map((to) => {
+      const day = dates.plus(world.today, draw.between(14, 40));
+      return { from, to, day, price: lowest(world, from.code, to.code, day) };
+    });
 }
-

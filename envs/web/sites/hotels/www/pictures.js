@@ -5,27 +5,54 @@ import { draws } from "/kit/random.js";
 
 /** A house in its street; views 1 and 2 are rooms. */
 export function view(hotel, which = 0) {
-  const draw = draws(`view/${hotel.id}/${which}`), node = h("div", { class: "view", role: "img", "aria-label": hotel.name ?? hotel.id });
+  const draw = draws(`view/${hotel.id}/${which}`),
+    node = h("div", { class: "view", role: "img", "aria-label": hotel.name ?? hotel.id });
   const tone = (light, shift = 0) => `hsl(${(hotel.hue + shift) % 360} 34% ${light}%)`;
   node.innerHTML = `<svg viewBox="0 0 320 220" preserveAspectRatio="xMidYMid slice">${which === 2 ? terrace(draw, tone) : which ? room(draw, tone) : hotel.kind === "City" ? skyline(draw, tone) : house(draw, tone)}</svg>`;
   return node;
 }
 
 function sky(draw) {
-  const [top, low] = draw.one([["#8ec5e8", "#dcedf5"], ["#f3b98a", "#fbe6cf"], ["#7fa6d6", "#e7d8e6"], ["#a9d3cf", "#eef5ec"]]);
+  const [top, low] = draw.one([
+    ["#8ec5e8", "#dcedf5"],
+    ["#f3b98a", "#fbe6cf"],
+    ["#7fa6d6", "#e7d8e6"],
+    ["#a9d3cf", "#eef5ec"],
+  ]);
   return `<defs><linearGradient id="s${top.slice(1)}" x1="0" y1="0" x2="0" y2="1"><stop offset="0" stop-color="${top}"/><stop offset="1" stop-color="${low}"/></linearGradient></defs><rect width="320" height="220" fill="url(#s${top.slice(1)})"/><circle cx="${60 + draw.below(200)}" cy="${34 + draw.below(24)}" r="17" fill="#fff" opacity=".7"/>`;
 }
 
 function house(draw, tone) {
-  const floors = draw.between(3, 6), columns = draw.between(4, 7), width = 30 * columns + 20, height = 26 * floors + 30, x = 160 - width / 2, y = 196 - height;
-  const windows = Array.from({ length: floors * columns }, (_, index) => `<rect x="${x + 16 + (index % columns) * 30}" y="${y + 14 + Math.floor(index / columns) * 26}" width="18" height="17" rx="1" fill="${draw.chance(0.3) ? "#ffe6a3" : "#41566b"}"/>`).join("");
-  const roof = draw.one([`<path d="M${x - 8} ${y}L160 ${y - 34}L${x + width + 8} ${y}z" fill="${tone(30, 20)}"/>`, `<rect x="${x - 6}" y="${y - 10}" width="${width + 12}" height="12" fill="${tone(34, 20)}"/>`, `<path d="M${x} ${y}q${width / 2} -50 ${width} 0z" fill="${tone(34, 20)}"/>`]);
-  const trees = [24, 292, 58].map((at) => `<circle cx="${at}" cy="${168 + draw.below(12)}" r="${15 + draw.below(9)}" fill="#5d8a57"/><rect x="${at - 2}" y="178" width="4" height="22" fill="#6c5238"/>`).join("");
+  const floors = draw.between(3, 6),
+    columns = draw.between(4, 7),
+    width = 30 * columns + 20,
+    height = 26 * floors + 30,
+    x = 160 - width / 2,
+    y = 196 - height;
+  const windows = Array.from(
+    { length: floors * columns },
+    (_, index) =>
+      `<rect x="${x + 16 + (index % columns) * 30}" y="${y + 14 + Math.floor(index / columns) * 26}" width="18" height="17" rx="1" fill="${draw.chance(0.3) ? "#ffe6a3" : "#41566b"}"/>`,
+  ).join("");
+  const roof = draw.one([
+    `<path d="M${x - 8} ${y}L160 ${y - 34}L${x + width + 8} ${y}z" fill="${tone(30, 20)}"/>`,
+    `<rect x="${x - 6}" y="${y - 10}" width="${width + 12}" height="12" fill="${tone(34, 20)}"/>`,
+    `<path d="M${x} ${y}q${width / 2} -50 ${width} 0z" fill="${tone(34, 20)}"/>`,
+  ]);
+  const trees = [24, 292, 58]
+    .map(
+      (at) =>
+        `<circle cx="${at}" cy="${168 + draw.below(12)}" r="${15 + draw.below(9)}" fill="#5d8a57"/><rect x="${at - 2}" y="178" width="4" height="22" fill="#6c5238"/>`,
+    )
+    .join("");
   return `${sky(draw)}<path d="M0 150q80 -${20 + draw.below(40)} 160 0t160 -10v80H0z" fill="${tone(72, 120)}"/>${roof}<rect x="${x}" y="${y}" width="${width}" height="${height}" fill="${tone(78)}"/>${windows}<rect x="150" y="170" width="20" height="26" fill="${tone(26)}"/><rect x="140" y="164" width="40" height="6" fill="${tone(42)}"/>${trees}<rect y="196" width="320" height="24" fill="#b9b3a6"/>`;
 }
 
 function skyline(draw, tone) {
-  const towers = Array.from({ length: 13 }, (_, index) => { const tall = 40 + draw.below(90); return `<rect x="${index * 26 - 8}" y="${190 - tall}" width="${22 + draw.below(12)}" height="${tall + 30}" fill="${tone(38 + draw.below(34))}"/>`; }).join("");
+  const towers = Array.from({ length: 13 }, (_, index) => {
+    const tall = 40 + draw.below(90);
+    return `<rect x="${index * 26 - 8}" y="${190 - tall}" width="${22 + draw.below(12)}" height="${tall + 30}" fill="${tone(38 + draw.below(34))}"/>`;
+  }).join("");
   return `${sky(draw)}<path d="M150 70l10 -30l10 30v120h-20z" fill="${tone(30)}"/>${towers}<rect y="192" width="320" height="28" fill="#6f9ab5"/><path d="M0 200h320M20 208h280" stroke="#fff" opacity=".4"/>`;
 }
 
@@ -40,8 +67,17 @@ function terrace(draw, tone) {
 /** A map of a city with pins: [{ x, y (per cent), text, label, act }]. */
 export function cityMap(pins, width, height) {
   const node = h("div", { class: "map", style: { width: `${width}px`, height: `${height}px` } });
-  const streets = [12, 27, 41, 58, 73, 88].map((at) => `<path d="M${at} 0L${at + 4} 100M0 ${at}L100 ${at - 5}" stroke="#fff" stroke-width="1.4"/>`).join("");
+  const streets = [12, 27, 41, 58, 73, 88]
+    .map((at) => `<path d="M${at} 0L${at + 4} 100M0 ${at}L100 ${at - 5}" stroke="#fff" stroke-width="1.4"/>`)
+    .join("");
   node.innerHTML = `<svg viewBox="0 0 100 100" preserveAspectRatio="none"><rect width="100" height="100" fill="#ebe7df"/><rect x="14" y="12" width="12" height="13" fill="#cfe3c2"/><rect x="60" y="60" width="12" height="11" fill="#cfe3c2"/>${streets}<path d="M0 72q30 -14 52 4t48 -10v14q-26 14 -48 2t-52 6z" fill="#a9cfe4"/><circle cx="50" cy="46" r="2" fill="#444"/></svg>`;
-  for (const { x, y, text, label, act } of pins) node.append(h("button", { class: "pin", "aria-label": label, style: { left: `${x}%`, top: `${y}%` }, onclick: act }, text));
+  for (const { x, y, text, label, act } of pins)
+    node.append(
+      h(
+        "button",
+        { class: "pin", "aria-label": label, style: { left: `${x}%`, top: `${y}%` }, onclick: act },
+        text,
+      ),
+    );
   return node;
 }

@@ -5,7 +5,19 @@ import { add, count, fill, grouped, h, icon, stars, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
 import { change, href, onChange, query, site, state } from "/kit/site.js";
 import { autocomplete, chooser, cookieBanner, radios, tabs, ticks, toast } from "/kit/ui.js";
-import { COLOURS, LINES, NAME, PLANS, freshState, gigabytes, line, makeWorld, priceOf, search, specs } from "/world.js";
+import {
+  COLOURS,
+  LINES,
+  NAME,
+  PLANS,
+  freshState,
+  gigabytes,
+  line,
+  makeWorld,
+  priceOf,
+  search,
+  specs,
+} from "/world.js";
 import { bagPage, checkoutPage } from "/bag.js";
 import { articlePage, repairPage, storesPage, supportPage, tradePage } from "/service.js";
 import { device } from "/pictures.js";
@@ -65,7 +77,10 @@ site({
     );
     const page = PAGES[location.pathname.split("/")[1]] ?? homePage;
     document.title = `${page(world, main) ?? NAME} – ${NAME}`;
-    cookieBanner({ name: NAME, text: "Cookies keep your bag. With your leave we also learn which pages help." });
+    cookieBanner({
+      name: NAME,
+      text: "Cookies keep your bag. With your leave we also learn which pages help.",
+    });
   },
 });
 
@@ -77,7 +92,12 @@ function header(world) {
     };
   onChange(draw);
   draw();
-  const input = h("input", { type: "search", name: "q", placeholder: "Find a device", "aria-label": "Find a device" });
+  const input = h("input", {
+    type: "search",
+    name: "q",
+    placeholder: "Find a device",
+    "aria-label": "Find a device",
+  });
   const found = (text) => {
     const wanted = tidy(text).toLowerCase();
     return wanted.length < 2
@@ -104,7 +124,13 @@ function header(world) {
     icon("search", 16),
     input,
   );
-  autocomplete(input, (text) => found(text).map((product) => ({ text: product.name, detail: money(product.price), act: () => open(product) })));
+  autocomplete(input, (text) =>
+    found(text).map((product) => ({
+      text: product.name,
+      detail: money(product.price),
+      act: () => open(product),
+    })),
+  );
   return h(
     "header",
     { class: "top" },
@@ -154,7 +180,12 @@ function homePage(world, main) {
     h(
       "section",
       { class: "band" },
-      h("div", {}, h("h2", {}, "Your old one is worth something"), h("p", {}, "Tell us its state and get a price at once.")),
+      h(
+        "div",
+        {},
+        h("h2", {}, "Your old one is worth something"),
+        h("p", {}, "Tell us its state and get a price at once."),
+      ),
       h("a", { class: "button primary", href: "/trade/", id: "trade" }, "Trade in"),
     ),
   );
@@ -172,7 +203,12 @@ const card = (product) =>
       { class: "dots" },
       product.colours.map((name) => h("i", { title: name, style: { background: COLOURS[name] } })),
     ),
-    h("p", { class: "row centre" }, stars(product.rating, 12), h("span", { class: "soft" }, product.rating.toFixed(1))),
+    h(
+      "p",
+      { class: "row centre" },
+      stars(product.rating, 12),
+      h("span", { class: "soft" }, product.rating.toFixed(1)),
+    ),
     h("p", { class: "soft" }, `${product.battery} h battery · ${product.weight} g`),
     h("b", {}, `From ${money(product.price)}`),
     compareBox(product),
@@ -185,7 +221,9 @@ function compareBox(product) {
     name: "compare",
     onchange: () =>
       change((now) => {
-        now.compare = box.checked ? [...now.compare, product.id].slice(-3) : now.compare.filter((id) => id !== product.id);
+        now.compare = box.checked
+          ? [...now.compare, product.id].slice(-3)
+          : now.compare.filter((id) => id !== product.id);
       }),
   });
   const draw = () => {
@@ -199,7 +237,13 @@ function compareBox(product) {
 function linePage(world, main) {
   const asked = query(),
     one = line(asked.id) ?? LINES[0];
-  const found = search(world, { ...asked, id: one.id, max: Number(asked.max) || 0, storage: Number(asked.storage) || 0, battery: Number(asked.battery) || 0 });
+  const found = search(world, {
+    ...asked,
+    id: one.id,
+    max: Number(asked.max) || 0,
+    storage: Number(asked.storage) || 0,
+    battery: Number(asked.battery) || 0,
+  });
   const go = (changes) => visit(href("/line/", { ...asked, id: one.id, ...changes }));
   const all = world.products.filter((product) => product.line === one.id),
     middle = [...all].sort((a, b) => a.battery - b.battery)[4].battery,
@@ -226,7 +270,9 @@ function linePage(world, main) {
           title: "Storage to be had",
           name: "storage",
           value: asked.storage ?? "",
-          options: any(one.storage.slice(1).map((size) => ({ value: String(size), text: `${gigabytes(size)} or more` }))),
+          options: any(
+            one.storage.slice(1).map((size) => ({ value: String(size), text: `${gigabytes(size)} or more` })),
+          ),
           onchange: (storage) => go({ storage }),
         }),
         radios({
@@ -351,13 +397,22 @@ function productPage(world, main) {
           "p",
           { class: "swatches" },
           product.colours.map((name) =>
-            h("button", { "aria-label": name, title: name, style: { background: COLOURS[name] }, onclick: () => fill(shot, device(product, name)) }),
+            h("button", {
+              "aria-label": name,
+              title: name,
+              style: { background: COLOURS[name] },
+              onclick: () => fill(shot, device(product, name)),
+            }),
           ),
         ),
         h(
           "div",
           { class: "row" },
-          h("a", { class: "button primary", id: "configure", href: href("/configure/", { id: product.id }) }, "Configure and buy"),
+          h(
+            "a",
+            { class: "button primary", id: "configure", href: href("/configure/", { id: product.id }) },
+            "Configure and buy",
+          ),
           compareBox(product),
         ),
       ),
@@ -365,7 +420,11 @@ function productPage(world, main) {
     ),
     tabs([
       { id: "specs", title: "Technical data", panel: () => specTable([product]) },
-      { id: "accessories", title: "Accessories", panel: () => (fits.length ? h("div", { class: "grid" }, fits.map(kitCard)) : h("p", {}, "None yet.")) },
+      {
+        id: "accessories",
+        title: "Accessories",
+        panel: () => (fits.length ? h("div", { class: "grid" }, fits.map(kitCard)) : h("p", {}, "None yet.")),
+      },
       {
         id: "help",
         title: "Support",
@@ -375,7 +434,9 @@ function productPage(world, main) {
             { class: "articles" },
             world.articles
               .filter((article) => article.line === product.line)
-              .map((article) => h("li", {}, h("a", { href: href("/article/", { id: article.id }) }, article.title))),
+              .map((article) =>
+                h("li", {}, h("a", { href: href("/article/", { id: article.id }) }, article.title)),
+              ),
           ),
       },
     ]),
@@ -446,7 +507,13 @@ function configurePage(world, main) {
     add(main, h("h1", {}, "We do not make this"));
     return "Not found";
   }
-  const given = { colour: product.colours[0], storage: product.storage[0].size, memory: product.memory[0].size, plan: "none", engraving: "" };
+  const given = {
+    colour: product.colours[0],
+    storage: product.storage[0].size,
+    memory: product.memory[0].size,
+    plan: "none",
+    engraving: "",
+  };
   const side = h("aside", { class: "summary" }),
     choices = h("div", { class: "choosing" });
   const set = (key) => (value) => {
@@ -480,7 +547,13 @@ function configurePage(world, main) {
           id: "add",
           onclick: () => {
             change((now) => {
-              now.bag.push({ id: product.id, quantity: 1, ...given, storage: Number(given.storage), memory: Number(given.memory) });
+              now.bag.push({
+                id: product.id,
+                quantity: 1,
+                ...given,
+                storage: Number(given.storage),
+                memory: Number(given.memory),
+              });
             });
             visit("/bag/");
           },
@@ -491,7 +564,17 @@ function configurePage(world, main) {
   const draw = () => {
     fill(
       choices,
-      h("section", {}, radios({ title: "Colour", name: "colour", value: given.colour, options: product.colours, onchange: set("colour") })),
+      h(
+        "section",
+        {},
+        radios({
+          title: "Colour",
+          name: "colour",
+          value: given.colour,
+          options: product.colours,
+          onchange: set("colour"),
+        }),
+      ),
       h(
         "section",
         {},
@@ -499,7 +582,10 @@ function configurePage(world, main) {
           title: "Storage",
           name: "storage",
           value: String(given.storage),
-          options: product.storage.map(({ size, extra }) => ({ value: String(size), text: `${gigabytes(size)}${more(extra)}` })),
+          options: product.storage.map(({ size, extra }) => ({
+            value: String(size),
+            text: `${gigabytes(size)}${more(extra)}`,
+          })),
           onchange: set("storage"),
         }),
       ),
@@ -510,7 +596,10 @@ function configurePage(world, main) {
           title: "Memory",
           name: "memory",
           value: String(given.memory),
-          options: product.memory.map(({ size, extra }) => ({ value: String(size), text: `${size} GB${more(extra)}` })),
+          options: product.memory.map(({ size, extra }) => ({
+            value: String(size),
+            text: `${size} GB${more(extra)}`,
+          })),
           onchange: set("memory"),
         }),
       ),
@@ -530,7 +619,11 @@ function configurePage(world, main) {
     drawSide();
   };
   draw();
-  add(main, h("h1", {}, `Configure your ${product.name}`), h("div", { class: "configurator" }, choices, side));
+  add(
+    main,
+    h("h1", {}, `Configure your ${product.name}`),
+    h("div", { class: "configurator" }, choices, side),
+  );
   return `Configure ${product.name}`;
 }
 
@@ -578,7 +671,10 @@ function accessoriesPage(world, main) {
           title: "For",
           name: "line",
           value: asked.line ?? "",
-          options: [{ value: "", text: "All devices" }, ...LINES.map(({ id, title }) => ({ value: id, text: title }))],
+          options: [
+            { value: "", text: "All devices" },
+            ...LINES.map(({ id, title }) => ({ value: id, text: title })),
+          ],
           onchange: (value) => go({ line: value }),
         }),
         ticks({
@@ -589,7 +685,12 @@ function accessoriesPage(world, main) {
           onchange: (values) => go({ kinds: values.join("|") }),
         }),
       ),
-      h("div", {}, h("b", { id: "found" }, count(found.length, "accessory", "accessories")), h("div", { class: "grid" }, found.map(kitCard))),
+      h(
+        "div",
+        {},
+        h("b", { id: "found" }, count(found.length, "accessory", "accessories")),
+        h("div", { class: "grid" }, found.map(kitCard)),
+      ),
     ),
   );
   return "Accessories";

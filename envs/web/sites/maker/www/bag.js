@@ -12,7 +12,11 @@ export const linePrice = (world, line) => {
   const product = world.byId.get(line.id);
   return (product.kit ? product.price : priceOf(product, line)) * line.quantity;
 };
-export const bagTotal = (world, { bag, trade }) => Math.max(0, bag.reduce((sum, line) => sum + linePrice(world, line), 0) - (trade?.applied ? trade.value : 0));
+export const bagTotal = (world, { bag, trade }) =>
+  Math.max(
+    0,
+    bag.reduce((sum, line) => sum + linePrice(world, line), 0) - (trade?.applied ? trade.value : 0),
+  );
 const told = (product, line) =>
   product.kit
     ? product.colour
@@ -32,7 +36,13 @@ export function bagPage(world, main) {
     if (!now.bag.length) {
       fill(
         main,
-        h("div", { class: "empty" }, icon("cart", 44), h("h1", {}, "Your bag is empty"), h("a", { class: "button primary", href: "/" }, "Look around")),
+        h(
+          "div",
+          { class: "empty" },
+          icon("cart", 44),
+          h("h1", {}, "Your bag is empty"),
+          h("a", { class: "button primary", href: "/" }, "Look around"),
+        ),
       );
       return;
     }
@@ -97,7 +107,12 @@ export function bagPage(world, main) {
                 `Use trade-in (−${money(now.trade.value)})`,
               )
             : null,
-          h("p", { class: "row total" }, "Total", h("b", { class: "end", id: "total" }, money(bagTotal(world, now)))),
+          h(
+            "p",
+            { class: "row total" },
+            "Total",
+            h("b", { class: "end", id: "total" }, money(bagTotal(world, now))),
+          ),
           h("a", { class: "button primary", id: "checkout", href: "/checkout/" }, "Check out"),
           h("p", { class: "soft" }, "Free delivery. Fourteen days to change your mind."),
         ),
@@ -159,7 +174,11 @@ export function checkoutPage(world, main) {
           "div",
           { class: "form" },
           town,
-          field({ label: "Shop", name: "store", options: shops(given.town).map(({ id, name }) => ({ value: id, text: name })) }),
+          field({
+            label: "Shop",
+            name: "store",
+            options: shops(given.town).map(({ id, name }) => ({ value: id, text: name })),
+          }),
         ),
       );
     };
@@ -193,7 +212,11 @@ export function checkoutPage(world, main) {
             name: rules.filled("your full name"),
             email: rules.email,
             ...(given.way === "Delivery"
-              ? { street: rules.filled("street and number"), city: rules.filled("the city"), zip: rules.digits("a ZIP code", 5) }
+              ? {
+                  street: rules.filled("street and number"),
+                  city: rules.filled("the city"),
+                  zip: rules.digits("a ZIP code", 5),
+                }
               : {}),
           });
           if (!values) return;
@@ -203,7 +226,12 @@ export function checkoutPage(world, main) {
         },
       },
       h("h2", {}, "1. You and your order"),
-      h("div", { class: "form" }, field({ label: "Full name", name: "name" }), field({ label: "Email", name: "email", type: "email" })),
+      h(
+        "div",
+        { class: "form" },
+        field({ label: "Full name", name: "name" }),
+        field({ label: "Email", name: "email", type: "email" }),
+      ),
       ways,
       place,
       h("button", { class: "primary", "data-next": true }, "Continue to payment"),

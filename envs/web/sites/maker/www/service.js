@@ -5,11 +5,24 @@ import { add, count, fill, grouped, h, icon, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
 import { change, href, query, state } from "/kit/site.js";
 import { datePicker, facts, field, modal, radios, rules, ticks, toast, validate } from "/kit/ui.js";
-import { CONDITIONS, FAULTS, LINES, SERVICES, TIMES, gigabytes, isShut, repairPrice, storesOf, takenTimes, tradeValue } from "/world.js";
+import {
+  CONDITIONS,
+  FAULTS,
+  LINES,
+  SERVICES,
+  TIMES,
+  gigabytes,
+  isShut,
+  repairPrice,
+  storesOf,
+  takenTimes,
+  tradeValue,
+} from "/world.js";
 import { device } from "/pictures.js";
 
 const money = (dollars) => `$${grouped(dollars)}`;
-const clock = (time) => `${String(Math.floor(time / 60)).padStart(2, "0")}:${String(time % 60).padStart(2, "0")}`;
+const clock = (time) =>
+  `${String(Math.floor(time / 60)).padStart(2, "0")}:${String(time % 60).padStart(2, "0")}`;
 
 export function supportPage(world, main) {
   const asked = query(),
@@ -18,10 +31,25 @@ export function supportPage(world, main) {
       .split(" ")
       .filter(Boolean);
   const found = world.articles
-    .filter((article) => (!asked.line || article.line === asked.line) && words.every((word) => `${article.title} ${article.text}`.toLowerCase().includes(word)))
+    .filter(
+      (article) =>
+        (!asked.line || article.line === asked.line) &&
+        words.every((word) => `${article.title} ${article.text}`.toLowerCase().includes(word)),
+    )
     .sort((a, b) => (a.title < b.title ? -1 : 1));
-  const input = h("input", { type: "search", name: "help", value: asked.q ?? "", placeholder: "What is the matter?", "aria-label": "Search support" });
-  const serial = h("input", { type: "text", name: "serial", placeholder: "Serial number", "aria-label": "Serial number" }),
+  const input = h("input", {
+    type: "search",
+    name: "help",
+    value: asked.q ?? "",
+    placeholder: "What is the matter?",
+    "aria-label": "Search support",
+  });
+  const serial = h("input", {
+      type: "text",
+      name: "serial",
+      placeholder: "Serial number",
+      "aria-label": "Serial number",
+    }),
     answer = h("div", { class: "warranty" });
   const check = (event) => {
     event.preventDefault();
@@ -57,7 +85,16 @@ export function supportPage(world, main) {
       "nav",
       { class: "chips" },
       h("a", { href: href("/support/", { q: asked.q }), "aria-current": asked.line ? null : "page" }, "All"),
-      LINES.map(({ id, title }) => h("a", { href: href("/support/", { q: asked.q, line: id }), "aria-current": asked.line === id ? "page" : null }, title)),
+      LINES.map(({ id, title }) =>
+        h(
+          "a",
+          {
+            href: href("/support/", { q: asked.q, line: id }),
+            "aria-current": asked.line === id ? "page" : null,
+          },
+          title,
+        ),
+      ),
     ),
     h(
       "div",
@@ -96,7 +133,12 @@ export function supportPage(world, main) {
           h("p", {}, "Send it in; we tell the price before we begin."),
           h("a", { class: "button", href: "/repair/", id: "repair" }, "Ask for a repair"),
         ),
-        h("section", { class: "box" }, h("h2", {}, "No longer needed?"), h("a", { class: "button", href: "/trade/", id: "trade" }, "Trade it in")),
+        h(
+          "section",
+          { class: "box" },
+          h("h2", {}, "No longer needed?"),
+          h("a", { class: "button", href: "/trade/", id: "trade" }, "Trade it in"),
+        ),
       ),
     ),
   );
@@ -148,7 +190,13 @@ export function articlePage(world, main) {
   draw();
   add(
     main,
-    h("p", { class: "soft" }, h("a", { href: "/support/" }, "Support"), " › ", LINES.find(({ id }) => id === article.line).title),
+    h(
+      "p",
+      { class: "soft" },
+      h("a", { href: "/support/" }, "Support"),
+      " › ",
+      LINES.find(({ id }) => id === article.line).title,
+    ),
     h(
       "article",
       { class: "article" },
@@ -178,7 +226,10 @@ export function repairPage(world, main) {
         onsubmit: (event) => {
           event.preventDefault();
           const values = validate(form, {
-            serial: (value) => (world.owned.some((one) => one.serial === value.toUpperCase()) ? "" : "We know no device with this serial number"),
+            serial: (value) =>
+              world.owned.some((one) => one.serial === value.toUpperCase())
+                ? ""
+                : "We know no device with this serial number",
           });
           if (!values) return;
           own = world.owned.find((one) => one.serial === values.serial.toUpperCase());
@@ -207,7 +258,11 @@ export function repairPage(world, main) {
         novalidate: true,
         onsubmit: (event) => {
           event.preventDefault();
-          const values = validate(form, { name: rules.filled("your name"), email: rules.email, since: (value) => (value ? "" : "Say what happened") });
+          const values = validate(form, {
+            name: rules.filled("your name"),
+            email: rules.email,
+            since: (value) => (value ? "" : "Say what happened"),
+          });
           if (!values) return;
           change((now) => {
             now.repairs.push({
@@ -245,7 +300,12 @@ export function repairPage(world, main) {
       }),
       price,
       field({ label: "What happened?", name: "since", type: "textarea" }),
-      h("div", { class: "form" }, field({ label: "Full name", name: "name" }), field({ label: "Email", name: "email" })),
+      h(
+        "div",
+        { class: "form" },
+        field({ label: "Full name", name: "name" }),
+        field({ label: "Email", name: "email" }),
+      ),
       radios({
         title: "How does it come back?",
         name: "back",
@@ -272,7 +332,9 @@ export function tradePage(world, main) {
       product = list.find(({ id }) => id === given.product) ?? list[0];
     Object.assign(given, {
       product: product.id,
-      storage: product.storage.some(({ size }) => size === Number(given.storage)) ? Number(given.storage) : product.storage[0].size,
+      storage: product.storage.some(({ size }) => size === Number(given.storage))
+        ? Number(given.storage)
+        : product.storage[0].size,
     });
     const value = tradeValue(product, given),
       set = (key) => (text) => {
@@ -333,7 +395,14 @@ export function tradePage(world, main) {
             id: "accept",
             onclick: () => {
               change((now) => {
-                now.trade = { product: product.id, storage: given.storage, condition: given.condition, charger: given.charger, value, applied: true };
+                now.trade = {
+                  product: product.id,
+                  storage: given.storage,
+                  condition: given.condition,
+                  charger: given.charger,
+                  value,
+                  applied: true,
+                };
               });
               toast(`${money(value)} will be taken off your next order.`);
             },
@@ -357,8 +426,15 @@ export function storesPage(world, main) {
   const known = towns.find((town) => town.toLowerCase() === tidy(asked.town ?? "").toLowerCase()),
     found = known ? storesOf(world, known, services) : [];
   const go = (changes) => visit(href("/stores/", { ...asked, ...changes }));
-  const input = h("input", { type: "text", name: "town", value: asked.town ?? "", placeholder: "Town", "aria-label": "Town" });
-  const days = (store) => `${clock(store.opens)} to ${clock(store.closes)}${store.rest === null ? ", every day" : `, closed on ${dates.WEEKDAYS[store.rest]}`}`;
+  const input = h("input", {
+    type: "text",
+    name: "town",
+    value: asked.town ?? "",
+    placeholder: "Town",
+    "aria-label": "Town",
+  });
+  const days = (store) =>
+    `${clock(store.opens)} to ${clock(store.closes)}${store.rest === null ? ", every day" : `, closed on ${dates.WEEKDAYS[store.rest]}`}`;
   add(
     main,
     h("h1", {}, "Find a shop"),
@@ -380,7 +456,13 @@ export function storesPage(world, main) {
           input,
           h("button", {}, "Find"),
         ),
-        ticks({ title: "Services", name: "services", chosen: services, options: SERVICES, onchange: (values) => go({ services: values.join("|") }) }),
+        ticks({
+          title: "Services",
+          name: "services",
+          chosen: services,
+          options: SERVICES,
+          onchange: (values) => go({ services: values.join("|") }),
+        }),
         h(
           "p",
           { class: "soft towns" },
@@ -392,7 +474,13 @@ export function storesPage(world, main) {
         "div",
         {},
         asked.town
-          ? h("b", { id: "found" }, known ? `${count(found.length, "shop")} in ${known}, nearest to the centre first` : "No shop there")
+          ? h(
+              "b",
+              { id: "found" },
+              known
+                ? `${count(found.length, "shop")} in ${known}, nearest to the centre first`
+                : "No shop there",
+            )
           : h("p", { class: "notice" }, "Enter a town."),
         found.map((store) =>
           h(
@@ -411,7 +499,11 @@ export function storesPage(world, main) {
                 store.services.map((one) => h("i", {}, one)),
               ),
             ),
-            h("button", { class: "primary appoint", onclick: () => appointmentDialog(world, store) }, "Book a visit"),
+            h(
+              "button",
+              { class: "primary appoint", onclick: () => appointmentDialog(world, store) },
+              "Book a visit",
+            ),
           ),
         ),
       ),
@@ -495,7 +587,13 @@ function appointmentDialog(world, store) {
           error.textContent = given.day && given.time ? "" : "Choose a day and a time";
           if (!values || error.textContent) return false;
           change((now) => {
-            now.appointments.push({ store: store.id, day: given.day, time: given.time, service: given.service, name: values.visitor });
+            now.appointments.push({
+              store: store.id,
+              day: given.day,
+              time: given.time,
+              service: given.service,
+              name: values.visitor,
+            });
           });
           toast(`See you on ${dates.long(given.day)} at ${given.time}.`);
         },

@@ -4,11 +4,48 @@ import { visit } from "/kit/address.js";
 import { add, count, fill, grouped, h, icon, stars, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
 import { change, href, query, site, state } from "/kit/site.js";
-import { autocomplete, chooser, cookieBanner, facts, field, leaf, listsDialog, modal, pagination, radios, rules, tabs, ticks, toast, validate } from "/kit/ui.js";
-import { CATEGORIES, FEATURES, MODES, NAME, clock, distance, freshState, makeWorld, metresTold, minutes, mode, reviewsOf, search, way } from "/world.js";
+import {
+  autocomplete,
+  chooser,
+  cookieBanner,
+  facts,
+  field,
+  leaf,
+  listsDialog,
+  modal,
+  pagination,
+  radios,
+  rules,
+  tabs,
+  ticks,
+  toast,
+  validate,
+} from "/kit/ui.js";
+import {
+  CATEGORIES,
+  FEATURES,
+  MODES,
+  NAME,
+  clock,
+  distance,
+  freshState,
+  makeWorld,
+  metresTold,
+  minutes,
+  mode,
+  reviewsOf,
+  search,
+  way,
+} from "/world.js";
 import { mapView } from "/map.js";
 
-const PAGES = { "": homePage, search: searchPage, place: placePage, directions: directionsPage, saved: savedPage };
+const PAGES = {
+  "": homePage,
+  search: searchPage,
+  place: placePage,
+  directions: directionsPage,
+  saved: savedPage,
+};
 const PER_PAGE = 10;
 
 site({
@@ -49,10 +86,17 @@ function placeField(world, name, value, label) {
   });
   return { input, frame };
 }
-const placeNamed = (world, text) => world.places.find(({ name }) => name.toLowerCase() === tidy(text).toLowerCase());
+const placeNamed = (world, text) =>
+  world.places.find(({ name }) => name.toLowerCase() === tidy(text).toLowerCase());
 
 function header(world) {
-  const input = h("input", { type: "search", name: "q", value: query().q ?? "", placeholder: `Search ${world.town}`, "aria-label": "Search the map" });
+  const input = h("input", {
+    type: "search",
+    name: "q",
+    value: query().q ?? "",
+    placeholder: `Search ${world.town}`,
+    "aria-label": "Search the map",
+  });
   const form = h(
     "form",
     {
@@ -96,12 +140,23 @@ function homePage(world, main) {
   add(
     main,
     h("h1", {}, world.town),
-    h("p", { class: "soft" }, `${count(world.places.length, "place")}, ${world.across.length + world.down.length} streets and a river`),
+    h(
+      "p",
+      { class: "soft" },
+      `${count(world.places.length, "place")}, ${world.across.length + world.down.length} streets and a river`,
+    ),
     h("h2", {}, "Look around"),
     h(
       "div",
       { class: "kinds" },
-      CATEGORIES.map(({ name, hue }) => h("a", { href: href("/search/", { kind: name }), style: { "--hue": hue } }, h("i", { class: "dot" }, name[0]), name)),
+      CATEGORIES.map(({ name, hue }) =>
+        h(
+          "a",
+          { href: href("/search/", { kind: name }), style: { "--hue": hue } },
+          h("i", { class: "dot" }, name[0]),
+          name,
+        ),
+      ),
     ),
     recent.length ? [h("h2", {}, "Lately looked at"), recent.map((id) => row(world.byId.get(id)))] : null,
     h("h2", {}, "Most reviewed"),
@@ -124,7 +179,14 @@ const row = (place, at = null, from = null) =>
       "div",
       {},
       h("h3", {}, h("a", { href: placeLink(place) }, place.name)),
-      h("p", {}, h("b", {}, place.rating.toFixed(1)), " ", stars(place.rating, 13), h("span", { class: "soft" }, ` (${grouped(place.count)})`)),
+      h(
+        "p",
+        {},
+        h("b", {}, place.rating.toFixed(1)),
+        " ",
+        stars(place.rating, 13),
+        h("span", { class: "soft" }, ` (${grouped(place.count)})`),
+      ),
       h("p", { class: "soft" }, `${place.kind} · ${place.address}`),
       from ? h("p", { class: "away" }, `${metresTold(distance(from, place))} away`) : null,
     ),
@@ -147,10 +209,18 @@ function searchPage(world, main) {
   const found = search(world, filters),
     { shown, page, pages } = leaf(found, asked.page, PER_PAGE);
   const go = (changes) => visit(href("/search/", { ...asked, page: "", ...changes }));
-  const sorts = [...(near ? [["distance", "Distance"]] : []), ["reviews", "Most reviewed"], ["rating", "Highest rated"], ["name", "Name"]];
+  const sorts = [
+    ...(near ? [["distance", "Distance"]] : []),
+    ["reviews", "Most reviewed"],
+    ["rating", "Highest rated"],
+    ["name", "Name"],
+  ];
   const folded = h(
     "details",
-    { class: "filters", open: Boolean(asked.rating || asked.features || asked.day || asked.hour || asked.filters) },
+    {
+      class: "filters",
+      open: Boolean(asked.rating || asked.features || asked.day || asked.hour || asked.filters),
+    },
     h("summary", {}, icon("filter", 16), "Filters"),
     radios({
       title: "Rating",
@@ -174,12 +244,24 @@ function searchPage(world, main) {
       "fieldset",
       { class: "choices opens" },
       h("legend", {}, "Open at"),
-      chooser("Day", "day", asked.day ?? "", [["", "Any"], ...dates.WEEKDAYS.map((name, at) => [String(at), name])], (day) => go({ day, filters: 1 })),
+      chooser(
+        "Day",
+        "day",
+        asked.day ?? "",
+        [["", "Any"], ...dates.WEEKDAYS.map((name, at) => [String(at), name])],
+        (day) => go({ day, filters: 1 }),
+      ),
       chooser(
         "Hour",
         "hour",
         asked.hour ?? "",
-        [["", "Any"], ...[7, 8, 9, 12, 15, 18, 19, 20, 21, 22].map((hour) => [String(hour), `${String(hour).padStart(2, "0")}:00`])],
+        [
+          ["", "Any"],
+          ...[7, 8, 9, 12, 15, 18, 19, 20, 21, 22].map((hour) => [
+            String(hour),
+            `${String(hour).padStart(2, "0")}:00`,
+          ]),
+        ],
         (hour) => go({ hour, filters: 1 }),
       ),
     ),
@@ -197,7 +279,13 @@ function searchPage(world, main) {
     h(
       "div",
       { class: "row tools" },
-      chooser("Kind", "kind", asked.kind ?? "", [["", "All"], ...CATEGORIES.map(({ name }) => [name, name])], (kind) => go({ kind })),
+      chooser(
+        "Kind",
+        "kind",
+        asked.kind ?? "",
+        [["", "All"], ...CATEGORIES.map(({ name }) => [name, name])],
+        (kind) => go({ kind }),
+      ),
       chooser("Sort", "sort", asked.sort ?? sorts[0][0], sorts, (sort) => go({ sort })),
     ),
     folded,
@@ -246,9 +334,19 @@ function placePage(world, main) {
     h(
       "div",
       { class: "row acts" },
-      h("a", { class: "button primary", id: "go", href: href("/directions/", { to: place.id }) }, icon("route", 18), "Directions"),
+      h(
+        "a",
+        { class: "button primary", id: "go", href: href("/directions/", { to: place.id }) },
+        icon("route", 18),
+        "Directions",
+      ),
       saved,
-      h("a", { class: "button", id: "nearby", href: href("/search/", { near: place.id }) }, icon("pin", 18), "Nearby"),
+      h(
+        "a",
+        { class: "button", id: "nearby", href: href("/search/", { near: place.id }) },
+        icon("pin", 18),
+        "Nearby",
+      ),
     ),
     tabs([
       { id: "overview", title: "Overview", panel: () => overview(world, place) },
@@ -261,18 +359,31 @@ function placePage(world, main) {
             "ul",
             { class: "features" },
             FEATURES.map((one) =>
-              h("li", { class: place.features.includes(one) ? "" : "none" }, icon(place.features.includes(one) ? "check" : "close", 16), one),
+              h(
+                "li",
+                { class: place.features.includes(one) ? "" : "none" },
+                icon(place.features.includes(one) ? "check" : "close", 16),
+                one,
+              ),
             ),
           ),
       },
     ]),
   );
-  mapView(world, { pins: [{ ...place, sign: "●" }], look: { x: place.x, y: place.y, zoom: 4 }, onpick: show(world) });
+  mapView(world, {
+    pins: [{ ...place, sign: "●" }],
+    look: { x: place.x, y: place.y, zoom: 4 },
+    onpick: show(world),
+  });
   return place.name;
 }
 
 const span = (hours) =>
-  !hours ? "Closed" : hours.closes - hours.opens >= 1440 ? "Open all day" : `${clock(hours.opens)} to ${hours.closes === 1440 ? "24:00" : clock(hours.closes)}`;
+  !hours
+    ? "Closed"
+    : hours.closes - hours.opens >= 1440
+      ? "Open all day"
+      : `${clock(hours.opens)} to ${hours.closes === 1440 ? "24:00" : clock(hours.closes)}`;
 
 function overview(world, place) {
   const today = dates.weekdayIndex(world.today);
@@ -288,16 +399,31 @@ function overview(world, place) {
     h(
       "table",
       { class: "hours" },
-      dates.WEEKDAYS.map((name, day) => h("tr", { class: day === today ? "today" : "" }, h("td", {}, name), h("td", {}, span(place.hours[day])))),
+      dates.WEEKDAYS.map((name, day) =>
+        h(
+          "tr",
+          { class: day === today ? "today" : "" },
+          h("td", {}, name),
+          h("td", {}, span(place.hours[day])),
+        ),
+      ),
     ),
-    h("button", { class: "plain link", id: "suggest", onclick: () => suggestDialog(place) }, "Suggest an edit"),
+    h(
+      "button",
+      { class: "plain link", id: "suggest", onclick: () => suggestDialog(place) },
+      "Suggest an edit",
+    ),
   );
 }
 
 function reviewList(place) {
   let sort = "new";
   const frame = h("div", { class: "reviews" });
-  const orders = { new: (a, b) => a.age - b.age, high: (a, b) => b.rating - a.rating || a.age - b.age, low: (a, b) => a.rating - b.rating || a.age - b.age };
+  const orders = {
+    new: (a, b) => a.age - b.age,
+    high: (a, b) => b.rating - a.rating || a.age - b.age,
+    low: (a, b) => a.rating - b.rating || a.age - b.age,
+  };
   const draw = () => {
     const own = state()
       .reviews.filter(({ id }) => id === place.id)
@@ -321,7 +447,11 @@ function reviewList(place) {
             draw();
           },
         ),
-        h("button", { class: "end", id: "write", onclick: () => reviewDialog(place, draw) }, "Write a review"),
+        h(
+          "button",
+          { class: "end", id: "write", onclick: () => reviewDialog(place, draw) },
+          "Write a review",
+        ),
       ),
       [...own, ...reviewsOf(place)]
         .sort(orders[sort])
@@ -329,7 +459,12 @@ function reviewList(place) {
           h(
             "article",
             { class: "review" },
-            h("div", { class: "row" }, h("b", {}, review.author), h("span", { class: "soft end" }, review.age ? `${review.age} days ago` : "today")),
+            h(
+              "div",
+              { class: "row" },
+              h("b", {}, review.author),
+              h("span", { class: "soft end" }, review.age ? `${review.age} days ago` : "today"),
+            ),
             stars(review.rating, 13),
             h("p", {}, review.text),
           ),
@@ -372,7 +507,11 @@ function reviewDialog(place, done) {
     marks,
     error,
     field({ label: "Your review", name: "text", type: "textarea" }),
-    field({ label: "When were you there?", name: "when", options: ["In the morning", "At noon", "In the evening", "At the weekend"] }),
+    field({
+      label: "When were you there?",
+      name: "when",
+      options: ["In the morning", "At noon", "In the evening", "At the weekend"],
+    }),
   );
   modal({
     title: `Review ${place.name}`,
@@ -383,7 +522,9 @@ function reviewDialog(place, done) {
         text: "Post review",
         primary: true,
         act: () => {
-          const values = validate(form, { text: (value) => (value.length >= 10 ? "" : "Write at least ten letters") });
+          const values = validate(form, {
+            text: (value) => (value.length >= 10 ? "" : "Write at least ten letters"),
+          });
           error.textContent = rating ? "" : "Give one to five stars";
           if (!values || !rating) return false;
           change((now) => {
@@ -401,7 +542,11 @@ function suggestDialog(place) {
   const form = h(
     "form",
     { onsubmit: (event) => event.preventDefault() },
-    field({ label: "What is wrong?", name: "what", options: ["Phone number", "Opening hours", "Address", "It has closed for good"] }),
+    field({
+      label: "What is wrong?",
+      name: "what",
+      options: ["Phone number", "Opening hours", "Address", "It has closed for good"],
+    }),
     field({ label: "What is right?", name: "right" }),
   );
   modal({
@@ -426,7 +571,15 @@ function suggestDialog(place) {
 }
 
 function saveDialog(place, done) {
-  listsDialog({ title: `Save ${place.name}`, word: "list", key: "lists", members: "places", id: place.id, made: { note: "" }, done });
+  listsDialog({
+    title: `Save ${place.name}`,
+    word: "list",
+    key: "lists",
+    members: "places",
+    id: place.id,
+    made: { note: "" },
+    done,
+  });
 }
 
 // ---- directions and lists ----
@@ -445,11 +598,20 @@ function directionsPage(world, main) {
   ];
   const drawFields = () => fill(holder, fields[0].frame, third ? fields[1].frame : null, fields[2].frame);
   drawFields();
-  const open = (way) => visit(href("/directions/", { mode: asked.mode, from: asked.from, via: asked.via, to: asked.to, ...way }));
+  const open = (way) =>
+    visit(href("/directions/", { mode: asked.mode, from: asked.from, via: asked.via, to: asked.to, ...way }));
   const submit = (event) => {
     event.preventDefault();
-    const places = fields.map(({ input }, at) => (at === 1 && !third ? null : placeNamed(world, input.value)));
-    error.textContent = !places[0] ? "Choose where you start" : third && !places[1] ? "Choose the stop on the way" : !places[2] ? "Choose where you go" : "";
+    const places = fields.map(({ input }, at) =>
+      at === 1 && !third ? null : placeNamed(world, input.value),
+    );
+    error.textContent = !places[0]
+      ? "Choose where you start"
+      : third && !places[1]
+        ? "Choose the stop on the way"
+        : !places[2]
+          ? "Choose where you go"
+          : "";
     if (!error.textContent) open({ from: places[0].id, via: places[1]?.id, to: places[2].id });
   };
   add(
@@ -461,7 +623,12 @@ function directionsPage(world, main) {
       MODES.map(({ id, name }) =>
         h(
           "button",
-          { type: "button", "data-mode": id, "aria-pressed": String(id === chosen.id), onclick: () => open({ mode: id }) },
+          {
+            type: "button",
+            "data-mode": id,
+            "aria-pressed": String(id === chosen.id),
+            onclick: () => open({ mode: id }),
+          },
           icon({ walk: "walk", cycle: "route", drive: "car" }[id], 18),
           name,
         ),
@@ -516,10 +683,21 @@ function directionsPage(world, main) {
         h("span", { id: "length" }, `${grouped(total)} m`),
         h("span", { class: "soft" }, chosen.name),
       ),
-      ways.map(({ from, to, legs }) => h("section", { class: "steps" }, h("h3", {}, `${from.name} to ${to.name}`), h("ol", {}, legs.map(line)))),
+      ways.map(({ from, to, legs }) =>
+        h(
+          "section",
+          { class: "steps" },
+          h("h3", {}, `${from.name} to ${to.name}`),
+          h("ol", {}, legs.map(line)),
+        ),
+      ),
     );
   const middle = points.length
-    ? { x: points.reduce((sum, { x }) => sum + x, 0) / points.length, y: points.reduce((sum, { y }) => sum + y, 0) / points.length, zoom: 2 }
+    ? {
+        x: points.reduce((sum, { x }) => sum + x, 0) / points.length,
+        y: points.reduce((sum, { y }) => sum + y, 0) / points.length,
+        zoom: 2,
+      }
     : null;
   mapView(world, {
     pins: points.map((place, at) => ({ ...place, sign: "ABC"[at] })),
@@ -549,7 +727,11 @@ function savedPage(world, main) {
             { class: "row" },
             h("h2", {}, list.name),
             h("span", { class: "soft" }, count(list.places.length, "place")),
-            h("button", { class: "plain link end note-button", onclick: () => noteDialog(list, draw) }, list.note ? "Edit note" : "Add note"),
+            h(
+              "button",
+              { class: "plain link end note-button", onclick: () => noteDialog(list, draw) },
+              list.note ? "Edit note" : "Add note",
+            ),
           ),
           list.note ? h("p", { class: "note" }, list.note) : null,
           list.places.map((id) => {
@@ -558,7 +740,12 @@ function savedPage(world, main) {
               "article",
               { class: "result", "data-id": id },
               dot(place),
-              h("div", {}, h("h3", {}, h("a", { href: placeLink(place) }, place.name)), h("p", { class: "soft" }, `${place.kind} · ${place.address}`)),
+              h(
+                "div",
+                {},
+                h("h3", {}, h("a", { href: placeLink(place) }, place.name)),
+                h("p", { class: "soft" }, `${place.kind} · ${place.address}`),
+              ),
               h(
                 "button",
                 {
@@ -584,7 +771,11 @@ function savedPage(world, main) {
 }
 
 function noteDialog(list, done) {
-  const form = h("form", { onsubmit: (event) => event.preventDefault() }, field({ label: `Note on ${list.name}`, name: "note", value: list.note }));
+  const form = h(
+    "form",
+    { onsubmit: (event) => event.preventDefault() },
+    field({ label: `Note on ${list.name}`, name: "note", value: list.note }),
+  );
   modal({
     title: "Note",
     body: form,

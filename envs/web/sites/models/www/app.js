@@ -64,11 +64,19 @@ site({
     document.body.append(
       header(world),
       main,
-      h("footer", { class: "bottom" }, h("b", {}, NAME), ` · ${grouped(world.models.length)} models and ${world.sets.length} data sets, each with its card`),
+      h(
+        "footer",
+        { class: "bottom" },
+        h("b", {}, NAME),
+        ` · ${grouped(world.models.length)} models and ${world.sets.length} data sets, each with its card`,
+      ),
     );
     const page = PAGES[location.pathname.split("/")[1]] ?? homePage;
     document.title = `${page(world, main) ?? NAME} · ${NAME}`;
-    cookieBanner({ name: NAME, text: "Cookies keep your likes and collections. Figures of use are counted without names." });
+    cookieBanner({
+      name: NAME,
+      text: "Cookies keep your likes and collections. Figures of use are counted without names.",
+    });
   },
 });
 
@@ -84,7 +92,13 @@ function emblem(maker, size = 22) {
 const tag = (task) => h("span", { class: "tag", style: { "--hue": taskOf(task).hue } }, task);
 
 function header(world) {
-  const input = h("input", { type: "search", name: "q", value: query().q ?? "", placeholder: "Search models and data sets", "aria-label": "Search" });
+  const input = h("input", {
+    type: "search",
+    name: "q",
+    value: query().q ?? "",
+    placeholder: "Search models and data sets",
+    "aria-label": "Search",
+  });
   const form = h(
     "form",
     {
@@ -105,9 +119,14 @@ function header(world) {
       : [...world.byId.values()]
           .filter(({ id }) => id.toLowerCase().includes(wanted))
           .slice(0, 7)
-          .map((item) => ({ text: item.id, detail: item.kind === "model" ? "model" : "data set", act: () => visit(link(item)) }));
+          .map((item) => ({
+            text: item.id,
+            detail: item.kind === "model" ? "model" : "data set",
+            act: () => visit(link(item)),
+          }));
   });
-  const own = (path, id, text) => h("a", { href: path, id, "aria-current": location.pathname === path ? "page" : null }, text);
+  const own = (path, id, text) =>
+    h("a", { href: path, id, "aria-current": location.pathname === path ? "page" : null }, text);
   return h(
     "header",
     { class: "top" },
@@ -132,7 +151,12 @@ const card = (item) =>
   h(
     "article",
     { class: "card", "data-id": item.id },
-    h("h3", {}, emblem(item.maker), h("a", { href: link(item) }, h("span", {}, `${item.maker}/`), h("b", {}, item.name))),
+    h(
+      "h3",
+      {},
+      emblem(item.maker),
+      h("a", { href: link(item) }, h("span", {}, `${item.maker}/`), h("b", {}, item.name)),
+    ),
     h(
       "p",
       { class: "figures" },
@@ -166,14 +190,26 @@ function homePage(world, main) {
       h(
         "div",
         { class: "tasks" },
-        TASKS.map(({ name, hue, unit }) => h("a", { href: href("/models/", { task: name }), style: { "--hue": hue } }, h("b", {}, name), h("small", {}, unit))),
+        TASKS.map(({ name, hue, unit }) =>
+          h(
+            "a",
+            { href: href("/models/", { task: name }), style: { "--hue": hue } },
+            h("b", {}, name),
+            h("small", {}, unit),
+          ),
+        ),
       ),
     ),
     h(
       "div",
       { class: "halves" },
       h("section", {}, h("h2", {}, "Most downloaded models"), search(world, {}).slice(0, 6).map(card)),
-      h("section", {}, h("h2", {}, "Best loved data sets"), search(world, { kind: "sets", sort: "likes" }).slice(0, 6).map(card)),
+      h(
+        "section",
+        {},
+        h("h2", {}, "Best loved data sets"),
+        search(world, { kind: "sets", sort: "likes" }).slice(0, 6).map(card),
+      ),
     ),
   );
   return "Models and data";
@@ -202,7 +238,13 @@ function listPage(world, main) {
       h(
         "aside",
         { class: "filters" },
-        radios({ title: "Task", name: "task", value: asked.task ?? "", options: any(TASKS.map(({ name }) => name)), onchange: (task) => go({ task }) }),
+        radios({
+          title: "Task",
+          name: "task",
+          value: asked.task ?? "",
+          options: any(TASKS.map(({ name }) => name)),
+          onchange: (task) => go({ task }),
+        }),
         sets
           ? null
           : radios({
@@ -219,11 +261,29 @@ function listPage(world, main) {
               ],
               onchange: (max) => go({ max }),
             }),
-        ticks({ title: "Licence", name: "licenses", chosen: licenses, options: LICENSES, onchange: (values) => go({ licenses: values.join("|") }) }),
-        radios({ title: "Language", name: "language", value: asked.language ?? "", options: any(LANGUAGES), onchange: (language) => go({ language }) }),
+        ticks({
+          title: "Licence",
+          name: "licenses",
+          chosen: licenses,
+          options: LICENSES,
+          onchange: (values) => go({ licenses: values.join("|") }),
+        }),
+        radios({
+          title: "Language",
+          name: "language",
+          value: asked.language ?? "",
+          options: any(LANGUAGES),
+          onchange: (language) => go({ language }),
+        }),
         sets
           ? null
-          : radios({ title: "Library", name: "library", value: asked.library ?? "", options: any(LIBRARIES), onchange: (library) => go({ library }) }),
+          : radios({
+              title: "Library",
+              name: "library",
+              value: asked.library ?? "",
+              options: any(LIBRARIES),
+              onchange: (library) => go({ library }),
+            }),
       ),
       h(
         "div",
@@ -297,14 +357,20 @@ function itemHead(item, list) {
     id: "like",
     onclick: () => {
       change((now) => {
-        now.likes = now.likes.includes(item.id) ? now.likes.filter((id) => id !== item.id) : [...now.likes, item.id];
+        now.likes = now.likes.includes(item.id)
+          ? now.likes.filter((id) => id !== item.id)
+          : [...now.likes, item.id];
       });
       draw();
     },
   });
   const draw = () => {
     const on = state().likes.includes(item.id);
-    fill(like, icon("heart", 16), `${on ? "Liked" : "Like"} ${grouped(item.likes + (on ? 1 : 0))}`).classList.toggle("on", on);
+    fill(
+      like,
+      icon("heart", 16),
+      `${on ? "Liked" : "Like"} ${grouped(item.likes + (on ? 1 : 0))}`,
+    ).classList.toggle("on", on);
   };
   draw();
   return h(
@@ -315,19 +381,37 @@ function itemHead(item, list) {
       { class: "row" },
       emblem(item.maker, 40),
       h("h1", {}, h("span", { class: "soft" }, `${item.maker}/`), item.name),
-      h("div", { class: "end row" }, like, h("button", { id: "collect", onclick: () => collectDialog(item) }, icon("bookmark", 16), "Add to collection")),
+      h(
+        "div",
+        { class: "end row" },
+        like,
+        h(
+          "button",
+          { id: "collect", onclick: () => collectDialog(item) },
+          icon("bookmark", 16),
+          "Add to collection",
+        ),
+      ),
     ),
     h(
       "p",
       { class: "row wrap tags" },
       tag(item.task),
-      [item.library, item.license, ...item.languages].filter(Boolean).map((one) => h("span", { class: "plain-tag" }, one)),
+      [item.library, item.license, ...item.languages]
+        .filter(Boolean)
+        .map((one) => h("span", { class: "plain-tag" }, one)),
       item.gated ? h("span", { class: "plain-tag gated" }, "Access on request") : null,
     ),
     h(
       "nav",
       { class: "item-tabs" },
-      list.map(([id, title, open]) => h("a", { href: link(item, id), id: `tab-${id || "card"}`, "aria-current": open ? "page" : null }, title)),
+      list.map(([id, title, open]) =>
+        h(
+          "a",
+          { href: link(item, id), id: `tab-${id || "card"}`, "aria-current": open ? "page" : null },
+          title,
+        ),
+      ),
     ),
   );
 }
@@ -368,7 +452,11 @@ function cardTab(model, asked, world) {
         "p",
         {},
         set
-          ? ["It was trained on ", h("a", { href: link(set), id: "trained" }, set.id), ` for ${grouped(model.hours)} hours.`]
+          ? [
+              "It was trained on ",
+              h("a", { href: link(set), id: "trained" }, set.id),
+              ` for ${grouped(model.hours)} hours.`,
+            ]
           : `It was trained on data of its maker for ${grouped(model.hours)} hours.`,
       ),
       h("h2", {}, "Results"),
@@ -376,7 +464,9 @@ function cardTab(model, asked, world) {
         "table",
         { class: "scores" },
         h("tr", {}, h("th", {}, "Benchmark"), h("th", { class: "number" }, "Score")),
-        BENCHMARKS.map((one) => h("tr", {}, h("td", {}, one), h("td", { class: "number" }, model.scores[one].toFixed(1)))),
+        BENCHMARKS.map((one) =>
+          h("tr", {}, h("td", {}, one), h("td", { class: "number" }, model.scores[one].toFixed(1))),
+        ),
         h("tr", {}, h("th", {}, "Average"), h("th", { class: "number" }, model.average.toFixed(1))),
       ),
       h("h2", {}, "Limits"),
@@ -468,8 +558,20 @@ function viewerTab(set, asked) {
         go({ text: tidy(values.text), least: /^\d+$/.test(values.least.trim()) ? values.least.trim() : "" });
       },
     },
-    h("input", { type: "text", name: "text", value: asked.text ?? "", placeholder: "Text contains", "aria-label": "Text contains" }),
-    h("input", { type: "text", name: "least", value: asked.least ?? "", placeholder: "Score at least", "aria-label": "Score at least" }),
+    h("input", {
+      type: "text",
+      name: "text",
+      value: asked.text ?? "",
+      placeholder: "Text contains",
+      "aria-label": "Text contains",
+    }),
+    h("input", {
+      type: "text",
+      name: "least",
+      value: asked.least ?? "",
+      placeholder: "Score at least",
+      "aria-label": "Score at least",
+    }),
     h("button", {}, "Filter"),
   );
   return h(
@@ -478,8 +580,20 @@ function viewerTab(set, asked) {
     h(
       "div",
       { class: "row tools" },
-      chooser("Label", "label", asked.label ?? "", [["", "Any"], ...labels.map((one) => [one, one])], (label) => go({ label })),
-      chooser("Split", "split", asked.split ?? "", [["", "Any"], ...["train", "validation", "test"].map((one) => [one, one])], (split) => go({ split })),
+      chooser(
+        "Label",
+        "label",
+        asked.label ?? "",
+        [["", "Any"], ...labels.map((one) => [one, one])],
+        (label) => go({ label }),
+      ),
+      chooser(
+        "Split",
+        "split",
+        asked.split ?? "",
+        [["", "Any"], ...["train", "validation", "test"].map((one) => [one, one])],
+        (split) => go({ split }),
+      ),
       form,
       h("b", { class: "end", id: "rows" }, count(found.length, "row")),
     ),
@@ -491,7 +605,11 @@ function viewerTab(set, asked) {
 function filesTab(item) {
   const open = () => !item.gated || state().access[item.id];
   const get = (file) => {
-    if (open()) download(file.name, file.name === "config.json" ? JSON.stringify(configOf(item), null, 2) : `${item.id} ${file.name}`);
+    if (open())
+      download(
+        file.name,
+        file.name === "config.json" ? JSON.stringify(configOf(item), null, 2) : `${item.id} ${file.name}`,
+      );
     else toast("Ask for access first.", "error");
   };
   const looked = h("div", {}),
@@ -525,9 +643,17 @@ function filesTab(item) {
             "div",
             {},
             h("h2", {}, "You need to share who you are to get this model"),
-            h("p", { class: "soft" }, `${item.maker} asks for your name and what you want it for. Access is given at once.`),
+            h(
+              "p",
+              { class: "soft" },
+              `${item.maker} asks for your name and what you want it for. Access is given at once.`,
+            ),
           ),
-          h("button", { class: "primary end", id: "ask-access", onclick: () => accessDialog(item) }, "Ask for access"),
+          h(
+            "button",
+            { class: "primary end", id: "ask-access", onclick: () => accessDialog(item) },
+            "Ask for access",
+          ),
         )
       : null;
   return h(
@@ -537,7 +663,15 @@ function filesTab(item) {
     h(
       "table",
       { class: "files" },
-      h("tr", {}, h("th", {}, count(files.length, "file")), h("th", { class: "number" }, bytesTold(total)), h("th", {}, ""), h("th", {}, ""), h("th", {}, "")),
+      h(
+        "tr",
+        {},
+        h("th", {}, count(files.length, "file")),
+        h("th", { class: "number" }, bytesTold(total)),
+        h("th", {}, ""),
+        h("th", {}, ""),
+        h("th", {}, ""),
+      ),
       files.map((file) =>
         h(
           "tr",
@@ -547,10 +681,20 @@ function filesTab(item) {
             {},
             icon("file", 15),
             " ",
-            /json|md/.test(file.name) ? h("button", { class: "plain link open", onclick: () => look(file) }, file.name) : h("b", {}, file.name),
+            /json|md/.test(file.name)
+              ? h("button", { class: "plain link open", onclick: () => look(file) }, file.name)
+              : h("b", {}, file.name),
           ),
           h("td", { class: "number size" }, bytesTold(file.size)),
-          h("td", {}, h("button", { class: "get", "aria-label": `Download ${file.name}`, onclick: () => get(file) }, icon("download", 15))),
+          h(
+            "td",
+            {},
+            h(
+              "button",
+              { class: "get", "aria-label": `Download ${file.name}`, onclick: () => get(file) },
+              icon("download", 15),
+            ),
+          ),
           h("td", { class: "soft" }, file.message),
           h("td", { class: "soft number" }, dates.short(file.day)),
         ),
@@ -574,7 +718,12 @@ function accessDialog(item) {
     h(
       "div",
       { class: "field" },
-      h("label", { class: "check" }, h("input", { type: "checkbox", name: "agreed" }), `I accept the licence ${item.license}`),
+      h(
+        "label",
+        { class: "check" },
+        h("input", { type: "checkbox", name: "agreed" }),
+        `I accept the licence ${item.license}`,
+      ),
       h("small", { class: "error", role: "alert" }),
     ),
   );
@@ -594,7 +743,11 @@ function accessDialog(item) {
           });
           if (!values) return false;
           change((now) => {
-            now.access[item.id] = { name: values.name, affiliation: values.affiliation, purpose: values.purpose };
+            now.access[item.id] = {
+              name: values.name,
+              affiliation: values.affiliation,
+              purpose: values.purpose,
+            };
           });
           location.reload();
         },
@@ -604,12 +757,21 @@ function accessDialog(item) {
 }
 
 function collectDialog(item) {
-  listsDialog({ title: "Add to a collection", word: "collection", key: "collections", members: "items", id: item.id });
+  listsDialog({
+    title: "Add to a collection",
+    word: "collection",
+    key: "collections",
+    members: "items",
+    id: item.id,
+  });
 }
 
 // ---- discussions, leaderboard, shelf ----
 
-const discussions = (model) => [...state().discussions.filter(({ id }) => id === model.id), ...discussionsOf(model)];
+const discussions = (model) => [
+  ...state().discussions.filter(({ id }) => id === model.id),
+  ...discussionsOf(model),
+];
 
 function discussionsTab(model, asked) {
   const list = discussions(model).filter(({ open }) => (asked.shown !== "closed") === open);
@@ -629,7 +791,11 @@ function discussionsTab(model, asked) {
         ],
         (shown) => visit(href("/model/", { ...asked, shown })),
       ),
-      h("button", { class: "primary end", id: "new-discussion", onclick: () => discussDialog(model) }, "New discussion"),
+      h(
+        "button",
+        { class: "primary end", id: "new-discussion", onclick: () => discussDialog(model) },
+        "New discussion",
+      ),
     ),
     h(
       "div",
@@ -670,7 +836,10 @@ function discussDialog(model) {
         text: "Post",
         primary: true,
         act: () => {
-          const values = validate(form, { title: (value) => (value.length >= 6 ? "" : "Enter at least six letters"), text: rules.filled("a text") });
+          const values = validate(form, {
+            title: (value) => (value.length >= 6 ? "" : "Enter at least six letters"),
+            text: rules.filled("a text"),
+          });
           if (!values) return false;
           const number = Math.max(...discussions(model).map((one) => one.number)) + 1;
           change((now) => {
@@ -703,7 +872,10 @@ function discussionPage(world, main) {
   }
   const frame = h("div", { class: "thread" });
   const draw = () => {
-    const replies = [...one.replies, ...state().replies.filter(({ id, number }) => id === model.id && number === one.number)];
+    const replies = [
+      ...one.replies,
+      ...state().replies.filter(({ id, number }) => id === model.id && number === one.number),
+    ];
     const form = h(
       "form",
       {
@@ -725,8 +897,22 @@ function discussionPage(world, main) {
     fill(
       frame,
       h("h2", {}, one.title, h("span", { class: "soft" }, ` #${one.number}`)),
-      one.text ? h("article", { class: "post" }, emblem("you", 30), h("div", {}, h("b", {}, "you"), h("p", {}, one.text))) : null,
-      replies.map((reply) => h("article", { class: "post" }, emblem(reply.author, 30), h("div", {}, h("b", {}, reply.author), h("p", {}, reply.text)))),
+      one.text
+        ? h(
+            "article",
+            { class: "post" },
+            emblem("you", 30),
+            h("div", {}, h("b", {}, "you"), h("p", {}, one.text)),
+          )
+        : null,
+      replies.map((reply) =>
+        h(
+          "article",
+          { class: "post" },
+          emblem(reply.author, 30),
+          h("div", {}, h("b", {}, reply.author), h("p", {}, reply.text)),
+        ),
+      ),
       form,
     );
   };
@@ -748,7 +934,10 @@ function boardPage(world, main) {
     go = (changes) => visit(href("/board/", { ...asked, ...changes })),
     max = Number(asked.max) || 0;
   const rows = world.models.filter(
-    (model) => (!asked.task || model.task === asked.task) && (!max || model.millions <= max) && (!asked.license || model.license === asked.license),
+    (model) =>
+      (!asked.task || model.task === asked.task) &&
+      (!max || model.millions <= max) &&
+      (!asked.license || model.license === asked.license),
   );
   add(
     main,
@@ -757,7 +946,13 @@ function boardPage(world, main) {
     h(
       "div",
       { class: "row tools" },
-      chooser("Task", "task", asked.task ?? "", [["", "All"], ...TASKS.map(({ name }) => [name, name])], (task) => go({ task })),
+      chooser(
+        "Task",
+        "task",
+        asked.task ?? "",
+        [["", "All"], ...TASKS.map(({ name }) => [name, name])],
+        (task) => go({ task }),
+      ),
       chooser(
         "Parameters",
         "max",
@@ -770,15 +965,40 @@ function boardPage(world, main) {
         ],
         (value) => go({ max: value }),
       ),
-      chooser("Licence", "license", asked.license ?? "", [["", "Any"], ...LICENSES.map((one) => [one, one])], (license) => go({ license })),
+      chooser(
+        "Licence",
+        "license",
+        asked.license ?? "",
+        [["", "Any"], ...LICENSES.map((one) => [one, one])],
+        (license) => go({ license }),
+      ),
       h("span", { class: "end soft", id: "found" }, count(rows.length, "model")),
     ),
     sortable({
       columns: [
-        { title: "Model", value: (model) => model.name, cell: (model) => h("a", { href: link(model) }, model.name) },
-        { title: "Parameters", value: (model) => model.millions, cell: (model) => sizeTold(model.millions), number: true },
-        { title: "Average", value: (model) => model.average, cell: (model) => h("b", {}, model.average.toFixed(1)), number: true },
-        ...BENCHMARKS.map((one) => ({ title: one, value: (model) => model.scores[one], cell: (model) => model.scores[one].toFixed(1), number: true })),
+        {
+          title: "Model",
+          value: (model) => model.name,
+          cell: (model) => h("a", { href: link(model) }, model.name),
+        },
+        {
+          title: "Parameters",
+          value: (model) => model.millions,
+          cell: (model) => sizeTold(model.millions),
+          number: true,
+        },
+        {
+          title: "Average",
+          value: (model) => model.average,
+          cell: (model) => h("b", {}, model.average.toFixed(1)),
+          number: true,
+        },
+        ...BENCHMARKS.map((one) => ({
+          title: one,
+          value: (model) => model.scores[one],
+          cell: (model) => model.scores[one].toFixed(1),
+          number: true,
+        })),
       ],
       rows,
     }),
@@ -830,7 +1050,14 @@ function minePage(world, main) {
               )
             : h("p", { class: "notice" }, "No collection yet."),
         ),
-        h("section", {}, h("h2", {}, "Liked"), likes.length ? likes.map((id) => card(world.byId.get(id))) : h("p", { class: "notice" }, "Nothing liked yet.")),
+        h(
+          "section",
+          {},
+          h("h2", {}, "Liked"),
+          likes.length
+            ? likes.map((id) => card(world.byId.get(id)))
+            : h("p", { class: "notice" }, "Nothing liked yet."),
+        ),
       ),
     );
   };

@@ -2,97 +2,232 @@
 
 import { same, until } from "/kit/tasks.js";
 import { person } from "/kit/words.js";
-import { BENCHMARKS, LANGUAGES, LICENSES, PURPOSES, TASKS, configOf, discussionsOf, filesOf, rowsOf, search } from "/world.js";
+import {
+  BENCHMARKS,
+  LANGUAGES,
+  LICENSES,
+  PURPOSES,
+  TASKS,
+  configOf,
+  discussionsOf,
+  filesOf,
+  rowsOf,
+  search,
+} from "/world.js";
 
-const SIZES = [[400, "up to 400M"], [3000, "up to 3B"], [13000, "up to 13B"]];
+const SIZES = [
+  [400, "up to 400M"],
+  [3000, "up to 3B"],
+  [13000, "up to 13B"],
+];
 
 export const tasks = {
   "models-score"(world, draw) {
-    const model = draw.one(world.models), benchmark = draw.one(BENCHMARKS);
-    return { goal: `Which score does the card of the model ${model.id} give for the benchmark "${benchmark}"? Answer with the number.`, expected: model.scores[benchmark] };
+    const model = draw.one(world.models),
+      benchmark = draw.one(BENCHMARKS);
+    return {
+      goal: `Which score does the card of the model ${model.id} give for the benchmark "${benchmark}"? Answer with the number.`,
+      expected: model.scores[benchmark],
+    };
   },
 
   "models-rows"(world, draw) {
     const set = draw.one(world.sets);
-    return { goal: `How many rows does the data set ${set.id} have? Answer with the number.`, expected: set.rows };
+    return {
+      goal: `How many rows does the data set ${set.id} have? Answer with the number.`,
+      expected: set.rows,
+    };
   },
 
   "models-like"(world, draw) {
     const [model, set] = [draw.one(world.models), draw.one(world.sets)];
-    return { goal: `Like the model ${model.id} and the data set ${set.id}. Answer "done" at the end.`, correct: ({ likes }) => same(likes, [model.id, set.id]) };
+    return {
+      goal: `Like the model ${model.id} and the data set ${set.id}. Answer "done" at the end.`,
+      correct: ({ likes }) => same(likes, [model.id, set.id]),
+    };
   },
 
   "models-layers"(world, draw) {
     return until(draw, (draw) => {
-      const model = draw.one(world.models), key = draw.one(["layers", "hidden_size", "vocabulary_size"]);
-      return { goal: `What is the value of ${key} in the file config.json of the model ${model.id}? Answer with the number.`, expected: configOf(model)[key] };
+      const model = draw.one(world.models),
+        key = draw.one(["layers", "hidden_size", "vocabulary_size"]);
+      return {
+        goal: `What is the value of ${key} in the file config.json of the model ${model.id}? Answer with the number.`,
+        expected: configOf(model)[key],
+      };
     });
   },
 
   "models-most"(world, draw) {
     return until(draw, (draw) => {
-      const task = draw.one(TASKS).name, language = draw.one(LANGUAGES), sort = draw.one(["downloads", "likes"]), [first, second] = search(world, { task, language, sort });
-      return !second || first[sort] === second[sort] ? null : { goal: `Which model for "${task}" that knows ${language} has the most ${sort}? Answer with its name.`, expected: [first.id, first.name] };
+      const task = draw.one(TASKS).name,
+        language = draw.one(LANGUAGES),
+        sort = draw.one(["downloads", "likes"]),
+        [first, second] = search(world, { task, language, sort });
+      return !second || first[sort] === second[sort]
+        ? null
+        : {
+            goal: `Which model for "${task}" that knows ${language} has the most ${sort}? Answer with its name.`,
+            expected: [first.id, first.name],
+          };
     });
   },
 
   "models-count"(world, draw) {
     return until(draw, (draw) => {
-      const task = draw.one(TASKS).name, license = draw.one(LICENSES), [max, told] = draw.one(SIZES), found = search(world, { task, licenses: [license], max }).length;
-      return found < 2 ? null : { goal: `How many models for "${task}" with the licence "${license}" have ${told} parameters? Answer with the number.`, expected: found };
+      const task = draw.one(TASKS).name,
+        license = draw.one(LICENSES),
+        [max, told] = draw.one(SIZES),
+        found = search(world, { task, licenses: [license], max }).length;
+      return found < 2
+        ? null
+        : {
+            goal: `How many models for "${task}" with the licence "${license}" have ${told} parameters? Answer with the number.`,
+            expected: found,
+          };
     });
   },
 
   "models-smallest"(world, draw) {
     return until(draw, (draw) => {
-      const task = draw.one(TASKS).name, language = draw.one(LANGUAGES), [first, second] = search(world, { kind: "sets", task, language, sort: "small" });
-      return !second || first.rows === second.rows ? null : { goal: `Which data set for "${task}" with the language ${language} has the fewest rows? Answer with its name.`, expected: [first.id, first.name] };
+      const task = draw.one(TASKS).name,
+        language = draw.one(LANGUAGES),
+        [first, second] = search(world, { kind: "sets", task, language, sort: "small" });
+      return !second || first.rows === second.rows
+        ? null
+        : {
+            goal: `Which data set for "${task}" with the language ${language} has the fewest rows? Answer with its name.`,
+            expected: [first.id, first.name],
+          };
     });
   },
 
   "models-download"(world, draw) {
-    const item = draw.one([...world.models.filter(({ gated }) => !gated), ...world.sets]), file = draw.one(filesOf(item));
-    return { goal: `Download the file ${file.name} of the ${item.kind === "model" ? "model" : "data set"} ${item.id}. Answer "done" at the end.`, correct: ({ downloads }) => same(downloads, [file.name]) };
+    const item = draw.one([...world.models.filter(({ gated }) => !gated), ...world.sets]),
+      file = draw.one(filesOf(item));
+    return {
+      goal: `Download the file ${file.name} of the ${item.kind === "model" ? "model" : "data set"} ${item.id}. Answer "done" at the end.`,
+      correct: ({ downloads }) => same(downloads, [file.name]),
+    };
   },
 
   "models-collect"(world, draw) {
-    const models = draw.some(world.models, 2), name = draw.one(["For the seminar", "Try on the old laptop", "Candidates", "Baselines"]);
-    return { goal: `Create a collection "${name}" with the models ${models[0].id} and ${models[1].id}. Answer "done" at the end.`, correct: ({ collections: [own, more] }) => own && !more && own.name === name && same(own.items, models.map(({ id }) => id)) };
+    const models = draw.some(world.models, 2),
+      name = draw.one(["For the seminar", "Try on the old laptop", "Candidates", "Baselines"]);
+    return {
+      goal: `Create a collection "${name}" with the models ${models[0].id} and ${models[1].id}. Answer "done" at the end.`,
+      correct: ({ collections: [own, more] }) =>
+        own &&
+        !more &&
+        own.name === name &&
+        same(
+          own.items,
+          models.map(({ id }) => id),
+        ),
+    };
   },
 
   "models-reply"(world, draw) {
-    const model = draw.one(world.models.filter((one) => discussionsOf(one).some(({ open }) => open))), one = draw.one(discussionsOf(model).filter(({ open }) => open)), text = draw.one(["Same here with the newest version.", "Halving the batch helped me.", "The card says so under limits."]);
-    return { goal: `Reply "${text}" in the open discussion #${one.number}, "${one.title}", of the model ${model.id}. Answer "done" at the end.`, correct: ({ replies }) => replies.length === 1 && replies[0].id === model.id && replies[0].number === one.number && replies[0].text === text };
+    const model = draw.one(world.models.filter((one) => discussionsOf(one).some(({ open }) => open))),
+      one = draw.one(discussionsOf(model).filter(({ open }) => open)),
+      text = draw.one([
+        "Same here with the newest version.",
+        "Halving the batch helped me.",
+        "The card says so under limits.",
+      ]);
+    return {
+      goal: `Reply "${text}" in the open discussion #${one.number}, "${one.title}", of the model ${model.id}. Answer "done" at the end.`,
+      correct: ({ replies }) =>
+        replies.length === 1 &&
+        replies[0].id === model.id &&
+        replies[0].number === one.number &&
+        replies[0].text === text,
+    };
   },
 
   "models-viewer"(world, draw) {
     return until(draw, (draw) => {
-      const set = draw.one(world.sets), [first] = rowsOf(set), least = draw.between(20, 70), found = rowsOf(set).filter(({ label, split, score }) => label === first.label && split === "train" && score >= least).length;
-      return found < 3 ? null : { goal: `In the viewer of the data set ${set.id}, how many rows have the label "${first.label}", belong to the split "train" and have a score of at least ${least}? Answer with the number.`, expected: found };
+      const set = draw.one(world.sets),
+        [first] = rowsOf(set),
+        least = draw.between(20, 70),
+        found = rowsOf(set).filter(
+          ({ label, split, score }) => label === first.label && split === "train" && score >= least,
+        ).length;
+      return found < 3
+        ? null
+        : {
+            goal: `In the viewer of the data set ${set.id}, how many rows have the label "${first.label}", belong to the split "train" and have a score of at least ${least}? Answer with the number.`,
+            expected: found,
+          };
     });
   },
 
   "models-board"(world, draw) {
     return until(draw, (draw) => {
-      const task = draw.one(TASKS).name, [max, told] = draw.one(SIZES.slice(1)), benchmark = draw.one(BENCHMARKS), [first, second] = world.models.filter((model) => model.task === task && model.millions <= max).sort((a, b) => b.scores[benchmark] - a.scores[benchmark]);
-      return !second || first.scores[benchmark] === second.scores[benchmark] ? null : { goal: `On the leaderboard, which of the models for "${task}" with ${told} parameters has the highest score in "${benchmark}"? Answer with its name.`, expected: [first.name, first.id] };
+      const task = draw.one(TASKS).name,
+        [max, told] = draw.one(SIZES.slice(1)),
+        benchmark = draw.one(BENCHMARKS),
+        [first, second] = world.models
+          .filter((model) => model.task === task && model.millions <= max)
+          .sort((a, b) => b.scores[benchmark] - a.scores[benchmark]);
+      return !second || first.scores[benchmark] === second.scores[benchmark]
+        ? null
+        : {
+            goal: `On the leaderboard, which of the models for "${task}" with ${told} parameters has the highest score in "${benchmark}"? Answer with its name.`,
+            expected: [first.name, first.id],
+          };
     });
   },
 
   "models-access"(world, draw) {
-    const model = draw.one(world.models.filter(({ gated }) => gated)), name = person(draw), affiliation = draw.one(["University of Kells", "Harbor Institute", "Tarnfield Polytechnic"]), purpose = draw.one(PURPOSES);
-    return { goal: `Ask for access to the model ${model.id} as ${name} of the "${affiliation}", for the purpose "${purpose}", accept its licence, and then download its config.json. Answer "done" at the end.`, correct: ({ access, downloads }) => { const own = access[model.id]; return own && own.name === name && own.affiliation === affiliation && own.purpose === purpose && Object.keys(access).length === 1 && same(downloads, ["config.json"]); } };
+    const model = draw.one(world.models.filter(({ gated }) => gated)),
+      name = person(draw),
+      affiliation = draw.one(["University of Kells", "Harbor Institute", "Tarnfield Polytechnic"]),
+      purpose = draw.one(PURPOSES);
+    return {
+      goal: `Ask for access to the model ${model.id} as ${name} of the "${affiliation}", for the purpose "${purpose}", accept its licence, and then download its config.json. Answer "done" at the end.`,
+      correct: ({ access, downloads }) => {
+        const own = access[model.id];
+        return (
+          own &&
+          own.name === name &&
+          own.affiliation === affiliation &&
+          own.purpose === purpose &&
+          Object.keys(access).length === 1 &&
+          same(downloads, ["config.json"])
+        );
+      },
+    };
   },
 
   "models-discuss"(world, draw) {
-    const model = draw.one(world.models), title = draw.one(["Scores differ on my machine", "Is a smaller version planned", "The example in the card fails"]), text = `Tried it ${draw.between(3, 40)} times with the newest library`, kind = draw.one(["Report", "Idea"]);
-    return { goal: `Begin a new discussion about the model ${model.id}: title "${title}", text "${text}", kind "${kind}". Answer "done" when it is posted.`, correct: ({ discussions: [one, more] }) => one && !more && one.id === model.id && one.title === title && one.text === text && one.kind === kind };
+    const model = draw.one(world.models),
+      title = draw.one([
+        "Scores differ on my machine",
+        "Is a smaller version planned",
+        "The example in the card fails",
+      ]),
+      text = `Tried it ${draw.between(3, 40)} times with the newest library`,
+      kind = draw.one(["Report", "Idea"]);
+    return {
+      goal: `Begin a new discussion about the model ${model.id}: title "${title}", text "${text}", kind "${kind}". Answer "done" when it is posted.`,
+      correct: ({ discussions: [one, more] }) =>
+        one && !more && one.id === model.id && one.title === title && one.text === text && one.kind === kind,
+    };
   },
 
   "models-origin"(world, draw) {
     return until(draw, (draw) => {
-      const model = draw.one(world.models.filter(({ trained }) => trained)), set = world.byId.get(model.trained), label = rowsOf(set)[0].label, found = rowsOf(set).filter((row) => row.label === label && row.split === "test").length;
-      return found < 3 ? null : { goal: `The card of the model ${model.id} names the data set it was trained on. How many rows of the split "test" with the label "${label}" does the viewer of that data set show? Answer with the number.`, expected: found };
+      const model = draw.one(world.models.filter(({ trained }) => trained)),
+        set = world.byId.get(model.trained),
+        label = rowsOf(set)[0].label,
+        found = rowsOf(set).filter((row) => row.label === label && row.split === "test").length;
+      return found < 3
+        ? null
+        : {
+            goal: `The card of the model ${model.id} names the data set it was trained on. How many rows of the split "test" with the label "${label}" does the viewer of that data set show? Answer with the number.`,
+            expected: found,
+          };
     });
   },
 };

@@ -5,10 +5,38 @@ import { add, count, fill, grouped, h, icon, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
 import { draws } from "/kit/random.js";
 import { change, href, onChange, query, site, state } from "/kit/site.js";
-import { autocomplete, chooser, cookieBanner, facts, leaf, modal, pagination, radios, toast } from "/kit/ui.js";
-import { COLOURS, KIND_TABS, NAME, SPANS, freshState, makeWorld, pictures, questionsOf, search, subjectOf } from "/world.js";
+import {
+  autocomplete,
+  chooser,
+  cookieBanner,
+  facts,
+  leaf,
+  modal,
+  pagination,
+  radios,
+  toast,
+} from "/kit/ui.js";
+import {
+  COLOURS,
+  KIND_TABS,
+  NAME,
+  SPANS,
+  freshState,
+  makeWorld,
+  pictures,
+  questionsOf,
+  search,
+  subjectOf,
+} from "/world.js";
 
-const PAGES = { "": homePage, search: resultsPage, page: foundPage, saved: savedPage, history: historyPage, settings: settingsPage };
+const PAGES = {
+  "": homePage,
+  search: resultsPage,
+  page: foundPage,
+  saved: savedPage,
+  history: historyPage,
+  settings: settingsPage,
+};
 
 site({
   name: "search",
@@ -28,10 +56,17 @@ site({
         h(
           "footer",
           { class: "bottom" },
-          h("span", {}, `${NAME} looks through ${grouped(world.pages.length)} pages and ${grouped(world.pictures.length)} pictures`),
+          h(
+            "span",
+            {},
+            `${NAME} looks through ${grouped(world.pages.length)} pages and ${grouped(world.pictures.length)} pictures`,
+          ),
         ),
       );
-      cookieBanner({ name: NAME, text: "Cookies keep your settings and what you searched. We do not follow you to other sites." });
+      cookieBanner({
+        name: NAME,
+        text: "Cookies keep your settings and what you searched. We do not follow you to other sites.",
+      });
     }
   },
 });
@@ -44,8 +79,15 @@ const lamp = (size) => {
 
 /** The field for a query, with subjects and former queries suggested. */
 function seeker(world) {
-  const input = h("input", { type: "text", name: "q", value: query().q ?? "", placeholder: "Search the web", "aria-label": "Search" });
-  const go = (q) => visit(href("/search/", { q, type: location.pathname === "/search/" ? query().type : "" }));
+  const input = h("input", {
+    type: "text",
+    name: "q",
+    value: query().q ?? "",
+    placeholder: "Search the web",
+    "aria-label": "Search",
+  });
+  const go = (q) =>
+    visit(href("/search/", { q, type: location.pathname === "/search/" ? query().type : "" }));
   const form = h(
     "form",
     {
@@ -107,7 +149,9 @@ function homePage(world, main) {
         "p",
         { class: "soft" },
         "Try: ",
-        draw.some(world.subjects, 3).map(({ name }, at) => [at ? " · " : "", h("a", { href: href("/search/", { q: name }) }, name)]),
+        draw
+          .some(world.subjects, 3)
+          .map(({ name }, at) => [at ? " · " : "", h("a", { href: href("/search/", { q: name }) }, name)]),
       ),
       h(
         "ul",
@@ -138,10 +182,22 @@ function resultsPage(world, main) {
     "nav",
     { class: "kinds" },
     KIND_TABS.map(([id, title]) =>
-      h("a", { href: href("/search/", { q, type: id }), id: `type-${id || "all"}`, "aria-current": id === type ? "page" : null }, title),
+      h(
+        "a",
+        {
+          href: href("/search/", { q, type: id }),
+          id: `type-${id || "all"}`,
+          "aria-current": id === type ? "page" : null,
+        },
+        title,
+      ),
     ),
   );
-  add(main, kinds, type === "images" ? imageResults(world, q, asked, go) : pageResults(world, q, asked, go, type));
+  add(
+    main,
+    kinds,
+    type === "images" ? imageResults(world, q, asked, go) : pageResults(world, q, asked, go, type),
+  );
   return q || "Search";
 }
 
@@ -159,7 +215,13 @@ function pageResults(world, q, asked, go, type) {
       "div",
       { class: "end row" },
       chooser("", "days", asked.days ?? "", SPANS, (days) => go({ days })),
-      chooser("Site", "host", asked.host ?? "", [["", "Any"], ...hosts.slice(0, 16).map((one) => [one, one])], (host) => go({ host })),
+      chooser(
+        "Site",
+        "host",
+        asked.host ?? "",
+        [["", "Any"], ...hosts.slice(0, 16).map((one) => [one, one])],
+        (host) => go({ host }),
+      ),
       chooser(
         "Sort",
         "sort",
@@ -184,7 +246,14 @@ function pageResults(world, q, asked, go, type) {
         "div",
         {},
         list,
-        found.length ? null : h("div", { class: "nothing" }, h("h2", {}, `Nothing found for ${q}`), h("p", {}, "Check the spelling, or use fewer words.")),
+        found.length
+          ? null
+          : h(
+              "div",
+              { class: "nothing" },
+              h("h2", {}, `Nothing found for ${q}`),
+              h("p", {}, "Check the spelling, or use fewer words."),
+            ),
         pagination({ page, pages, address: (to) => href("/search/", { ...asked, page: to }) }),
       ),
       subject ? knowledge(world, subject) : null,
@@ -192,7 +261,8 @@ function pageResults(world, q, asked, go, type) {
   ];
 }
 
-const favicon = (host) => h("i", { class: "favicon", style: { "--hue": draws(host).below(360) } }, host[0].toUpperCase());
+const favicon = (host) =>
+  h("i", { class: "favicon", style: { "--hue": draws(host).below(360) } }, host[0].toUpperCase());
 
 function result(world, page) {
   const target = state().settings.tab ? "_blank" : null;
@@ -200,7 +270,9 @@ function result(world, page) {
     class: "plain keep",
     onclick: () => {
       change((now) => {
-        now.saved = now.saved.includes(page.id) ? now.saved.filter((id) => id !== page.id) : [...now.saved, page.id];
+        now.saved = now.saved.includes(page.id)
+          ? now.saved.filter((id) => id !== page.id)
+          : [...now.saved, page.id];
       });
       draw();
     },
@@ -221,15 +293,30 @@ function result(world, page) {
         "span",
         {},
         h("b", {}, page.host),
-        h("small", { class: "soft" }, `https://${page.host} › ${page.kind === "forum" ? "threads" : page.kind === "news" ? "stories" : "pages"}`),
+        h(
+          "small",
+          { class: "soft" },
+          `https://${page.host} › ${page.kind === "forum" ? "threads" : page.kind === "news" ? "stories" : "pages"}`,
+        ),
       ),
     ),
     h("h3", {}, h("a", { href: href("/page/", { id: page.id }), target }, page.title)),
-    h("p", { class: "snippet" }, h("span", { class: "soft" }, `${dates.short(page.day)} — `), page.body[1].slice(0, 150), "…"),
+    h(
+      "p",
+      { class: "snippet" },
+      h("span", { class: "soft" }, `${dates.short(page.day)} — `),
+      page.body[1].slice(0, 150),
+      "…",
+    ),
     h(
       "p",
       { class: "row acts" },
-      h("button", { class: "plain preview", onclick: () => previewDialog(page) }, icon("file", 15), "Preview"),
+      h(
+        "button",
+        { class: "plain preview", onclick: () => previewDialog(page) },
+        icon("file", 15),
+        "Preview",
+      ),
       keep,
       h("a", { class: "tab", href: href("/page/", { id: page.id }), target: "_blank" }, "New tab"),
     ),
@@ -238,7 +325,11 @@ function result(world, page) {
 
 /** The page in a frame over the results. */
 function previewDialog(page) {
-  modal({ title: page.host, wide: true, body: h("iframe", { class: "frame", title: page.title, src: href("/page/", { id: page.id, framed: 1 }) }) });
+  modal({
+    title: page.host,
+    wide: true,
+    body: h("iframe", { class: "frame", title: page.title, src: href("/page/", { id: page.id, framed: 1 }) }),
+  });
 }
 
 const peopleAsk = (world, subject) =>
@@ -297,7 +388,10 @@ function knowledge(world, subject) {
       h("p", { class: "soft" }, subject.kind),
       h("p", {}, subject.about),
       facts([
-        ...subject.facts.map(([term, value]) => [term, /^(Founded|Opened|Built)$/.test(term) ? String(value) : grouped(value)]),
+        ...subject.facts.map(([term, value]) => [
+          term,
+          /^(Founded|Opened|Built)$/.test(term) ? String(value) : grouped(value),
+        ]),
         ["Begun by", h("a", { href: href("/search/", { q: `"${subject.founder}"` }) }, subject.founder)],
       ]),
       vote,
@@ -315,7 +409,13 @@ function imageResults(world, q, asked, go) {
       h(
         "div",
         { class: "end row" },
-        chooser("Colour", "colour", asked.colour ?? "", [["", "Any"], ...COLOURS.map(([name]) => [name, name])], (colour) => go({ colour })),
+        chooser(
+          "Colour",
+          "colour",
+          asked.colour ?? "",
+          [["", "Any"], ...COLOURS.map(([name]) => [name, name])],
+          (colour) => go({ colour }),
+        ),
         chooser(
           "Size",
           "size",
@@ -378,7 +478,12 @@ function imageResults(world, q, asked, go) {
 /** A landscape in one colour. */
 function scene(hue, seed, width, height) {
   const draw = draws(`scene/${seed}`),
-    node = h("span", { class: "scene", role: "img", "aria-label": "Picture", style: { width: `${width}px`, height: `${height}px` } });
+    node = h("span", {
+      class: "scene",
+      role: "img",
+      "aria-label": "Picture",
+      style: { width: `${width}px`, height: `${height}px` },
+    });
   const hills = [0, 1, 2]
     .map((at) => {
       const y = 90 + at * 28;
@@ -412,7 +517,9 @@ function foundPage(world, main) {
       "header",
       { class: "site-head" },
       h("b", {}, page.host.replace(".example", "")),
-      query().framed ? null : h("a", { href: href("/search/", { q: page.subject }), class: "end" }, `Back to ${NAME}`),
+      query().framed
+        ? null
+        : h("a", { href: href("/search/", { q: page.subject }), class: "end" }, `Back to ${NAME}`),
     ),
     h(
       "div",
@@ -421,7 +528,13 @@ function foundPage(world, main) {
         "article",
         {},
         h("h1", {}, page.title),
-        h("p", { class: "byline" }, "By ", h("b", { id: "author" }, page.author), ` · ${dates.long(page.day)}`),
+        h(
+          "p",
+          { class: "byline" },
+          "By ",
+          h("b", { id: "author" }, page.author),
+          ` · ${dates.long(page.day)}`,
+        ),
         scene(hue, page.id, 640, 220),
         page.body.map((text) => h("p", {}, text)),
         h("h2", {}, "At a glance"),
@@ -437,7 +550,13 @@ function foundPage(world, main) {
         {},
         h("h2", {}, "Also here"),
         links.length
-          ? links.map((other) => h("p", {}, h("a", { href: href("/page/", { id: other.id, framed: query().framed }) }, other.title)))
+          ? links.map((other) =>
+              h(
+                "p",
+                {},
+                h("a", { href: href("/page/", { id: other.id, framed: query().framed }) }, other.title),
+              ),
+            )
           : h("p", { class: "soft" }, "Nothing else yet."),
       ),
     ),
@@ -460,7 +579,12 @@ function savedPage(world, main) {
               "article",
               { class: "kept", "data-id": id },
               favicon(page.host),
-              h("div", {}, h("h3", {}, h("a", { href: href("/page/", { id }) }, page.title)), h("small", { class: "soft" }, page.host)),
+              h(
+                "div",
+                {},
+                h("h3", {}, h("a", { href: href("/page/", { id }) }, page.title)),
+                h("small", { class: "soft" }, page.host),
+              ),
               h(
                 "button",
                 {

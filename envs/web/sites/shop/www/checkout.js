@@ -7,91 +7,325 @@ import { datePicker, field, rules, toast, validate } from "/kit/ui.js";
 import { isCardNumber } from "/kit/words.js";
 import { DELIVERY, totals, weekdayFrom } from "/world.js";
 
-const REGIONS = ["AZ", "CA", "CO", "FL", "GA", "ME", "MI", "MN", "NV", "OH", "OR", "PA", "TN", "TX", "VT", "WA"];
+const REGIONS = [
+  "AZ",
+  "CA",
+  "CO",
+  "FL",
+  "GA",
+  "ME",
+  "MI",
+  "MN",
+  "NV",
+  "OH",
+  "OR",
+  "PA",
+  "TN",
+  "TX",
+  "VT",
+  "WA",
+];
 
 export function checkoutPage(world, main) {
   const { cart, user } = state();
   if (!cart.length) {
-    add(main, h("div", { class: "empty" }, icon("cart", 48), h("h1", {}, "Your cart is empty"), h("a", { class: "button primary", href: "/" }, "Find something")));
+    add(
+      main,
+      h(
+        "div",
+        { class: "empty" },
+        icon("cart", 48),
+        h("h1", {}, "Your cart is empty"),
+        h("a", { class: "button primary", href: "/" }, "Find something"),
+      ),
+    );
     return "Checkout";
   }
   const given = { delivery: "standard" };
   let step = 0;
-  const steps = [["Contact and address", contact], ["Delivery", delivery], ["Payment", payment], ["Review and place order", review]];
+  const steps = [
+    ["Contact and address", contact],
+    ["Delivery", delivery],
+    ["Payment", payment],
+    ["Review and place order", review],
+  ];
   const list = h("ol", { class: "steps" });
   const side = h("aside", { class: "summary" });
-  const open = (to) => { step = to; draw(); scrollTo(0, 0); };
-  const draw = () => {
-    fill(list, steps.map(([title, body], index) => h("li", { class: index === step ? "open" : index < step ? "done" : "" },
-      h("div", { class: "row step-head" }, h("i", {}, index < step ? icon("check", 16) : String(index + 1)), h("h2", {}, title), index < step ? h("button", { class: "plain link end", onclick: () => open(index) }, "Change") : null),
-      index === step ? body() : index < step ? h("p", { class: "soft step-told" }, told(index)) : null)));
-    fill(side, h("h2", {}, "Your order"), cart.map((line) => h("p", { class: "row" }, h("span", {}, `${line.quantity} × ${world.byId.get(line.id).title}`), h("span", { class: "end" }, dollars(world.byId.get(line.id).price * line.quantity)))), sumTable(totals(world, state(), given.delivery), state().coupon));
+  const open = (to) => {
+    step = to;
+    draw();
+    scrollTo(0, 0);
   };
-  const told = (index) => [`${given.name}, ${given.street}, ${given.city}, ${given.region} ${given.zip}`, given.delivery === "scheduled" ? `Delivery on ${dates.long(given.day ?? world.today)}` : DELIVERY.find(({ id }) => id === given.delivery).name, given.card ? `Card ending in ${given.card.slice(-4)}` : ""][index];
+  const draw = () => {
+    fill(
+      list,
+      steps.map(([title, body], index) =>
+        h(
+          "li",
+          { class: index === step ? "open" : index < step ? "done" : "" },
+          h(
+            "div",
+            { class: "row step-head" },
+            h("i", {}, index < step ? icon("check", 16) : String(index + 1)),
+            h("h2", {}, title),
+            index < step
+              ? h("button", { class: "plain link end", onclick: () => open(index) }, "Change")
+              : null,
+          ),
+          index === step ? body() : index < step ? h("p", { class: "soft step-told" }, told(index)) : null,
+        ),
+      ),
+    );
+    fill(
+      side,
+      h("h2", {}, "Your order"),
+      cart.map((line) =>
+        h(
+          "p",
+          { class: "row" },
+          h("span", {}, `${line.quantity} × ${world.byId.get(line.id).title}`),
+          h("span", { class: "end" }, dollars(world.byId.get(line.id).price * line.quantity)),
+        ),
+      ),
+      sumTable(totals(world, state(), given.delivery), state().coupon),
+    );
+  };
+  const told = (index) =>
+    [
+      `${given.name}, ${given.street}, ${given.city}, ${given.region} ${given.zip}`,
+      given.delivery === "scheduled"
+        ? `Delivery on ${dates.long(given.day ?? world.today)}`
+        : DELIVERY.find(({ id }) => id === given.delivery).name,
+      given.card ? `Card ending in ${given.card.slice(-4)}` : "",
+    ][index];
   const next = () => open(step + 1);
 
   function contact() {
-    const home = user ? { name: world.customer.name, email: world.customer.email, ...world.customer.home } : {};
+    const home = user
+      ? { name: world.customer.name, email: world.customer.email, ...world.customer.home }
+      : {};
     const from = (name) => given[name] ?? home[name] ?? "";
-    const form = h("form", { novalidate: true, onsubmit: (event) => {
-      event.preventDefault();
-      const values = validate(form, { email: rules.email, name: rules.filled("your full name"), street: rules.filled("street and number"), city: rules.filled("the city"), zip: rules.digits("a ZIP code", 5), region: (value) => (value ? "" : "Choose a state") });
-      if (values) { Object.assign(given, values); next(); }
-    } }, h("div", { class: "form" },
-      field({ label: "Email", name: "email", type: "email", value: from("email"), wide: true }), field({ label: "Full name", name: "name", value: from("name"), wide: true }), field({ label: "Street and number", name: "street", value: from("street"), wide: true }),
-      field({ label: "City", name: "city", value: from("city") }), field({ label: "ZIP code", name: "zip", value: from("zip") }), field({ label: "State", name: "region", value: from("region"), options: [{ value: "", text: "Choose…" }, ...REGIONS] })),
-    h("button", { class: "primary", "data-next": true }, "Continue to delivery"));
+    const form = h(
+      "form",
+      {
+        novalidate: true,
+        onsubmit: (event) => {
+          event.preventDefault();
+          const values = validate(form, {
+            email: rules.email,
+            name: rules.filled("your full name"),
+            street: rules.filled("street and number"),
+            city: rules.filled("the city"),
+            zip: rules.digits("a ZIP code", 5),
+            region: (value) => (value ? "" : "Choose a state"),
+          });
+          if (values) {
+            Object.assign(given, values);
+            next();
+          }
+        },
+      },
+      h(
+        "div",
+        { class: "form" },
+        field({ label: "Email", name: "email", type: "email", value: from("email"), wide: true }),
+        field({ label: "Full name", name: "name", value: from("name"), wide: true }),
+        field({ label: "Street and number", name: "street", value: from("street"), wide: true }),
+        field({ label: "City", name: "city", value: from("city") }),
+        field({ label: "ZIP code", name: "zip", value: from("zip") }),
+        field({
+          label: "State",
+          name: "region",
+          value: from("region"),
+          options: [{ value: "", text: "Choose…" }, ...REGIONS],
+        }),
+      ),
+      h("button", { class: "primary", "data-next": true }, "Continue to delivery"),
+    );
     return form;
   }
 
   function delivery() {
     const frame = h("div", {});
     const choices = () => {
-      const sums = (id) => { const { shipping } = totals(world, state(), id); return shipping ? dollars(shipping) : "Free"; };
-      fill(frame, DELIVERY.map(({ id, name, detail }) => h("label", { class: `option${given.delivery === id ? " on" : ""}` }, h("input", { type: "radio", name: "delivery", value: id, checked: given.delivery === id, onchange: () => { given.delivery = id; choices(); fill($(".sums", side), ...sumTable(totals(world, state(), id), state().coupon).childNodes); } }), h("div", {}, h("b", {}, name), h("p", { class: "soft" }, detail)), h("span", { class: "end" }, sums(id)))),
-        given.delivery === "scheduled" ? datePicker({ label: "Delivery day", name: "day", value: given.day, min: weekdayFrom(world.today, 3), max: dates.plus(world.today, 75), open: (day) => ![0, 6].includes(dates.weekdayIndex(day)), onpick: (day) => { given.day = day; }, format: dates.long }) : null,
-        h("button", { class: "primary", "data-next": true, onclick: () => {
-          if (given.delivery === "scheduled" && !given.day) { $(".date-field .error", frame).textContent = "Choose a delivery day"; return; }
-          if (given.delivery !== "scheduled") delete given.day;
-          next();
-        } }, "Continue to payment"));
+      const sums = (id) => {
+        const { shipping } = totals(world, state(), id);
+        return shipping ? dollars(shipping) : "Free";
+      };
+      fill(
+        frame,
+        DELIVERY.map(({ id, name, detail }) =>
+          h(
+            "label",
+            { class: `option${given.delivery === id ? " on" : ""}` },
+            h("input", {
+              type: "radio",
+              name: "delivery",
+              value: id,
+              checked: given.delivery === id,
+              onchange: () => {
+                given.delivery = id;
+                choices();
+                fill($(".sums", side), ...sumTable(totals(world, state(), id), state().coupon).childNodes);
+              },
+            }),
+            h("div", {}, h("b", {}, name), h("p", { class: "soft" }, detail)),
+            h("span", { class: "end" }, sums(id)),
+          ),
+        ),
+        given.delivery === "scheduled"
+          ? datePicker({
+              label: "Delivery day",
+              name: "day",
+              value: given.day,
+              min: weekdayFrom(world.today, 3),
+              max: dates.plus(world.today, 75),
+              open: (day) => ![0, 6].includes(dates.weekdayIndex(day)),
+              onpick: (day) => {
+                given.day = day;
+              },
+              format: dates.long,
+            })
+          : null,
+        h(
+          "button",
+          {
+            class: "primary",
+            "data-next": true,
+            onclick: () => {
+              if (given.delivery === "scheduled" && !given.day) {
+                $(".date-field .error", frame).textContent = "Choose a delivery day";
+                return;
+              }
+              if (given.delivery !== "scheduled") delete given.day;
+              next();
+            },
+          },
+          "Continue to payment",
+        ),
+      );
     };
     choices();
     return frame;
   }
 
   function payment() {
-    const form = h("form", { novalidate: true, onsubmit: (event) => {
-      event.preventDefault();
-      const values = validate(form, {
-        card: (value) => (isCardNumber(value) ? "" : "This is not a valid card number"),
-        expiry: (value) => { const [, month, year] = value.match(/^(\d{2})\s*\/\s*(\d{2})$/) ?? []; return !month || month < 1 || month > 12 ? "Enter month and year as MM/YY" : `20${year}-${month}` < world.today.slice(0, 7) ? "This card has expired" : ""; },
-        code: rules.digits("a security code", 3, 4), holder: rules.filled("the name on the card"),
-      });
-      if (values) { Object.assign(given, values, { card: values.card.replace(/[ -]/g, "") }); next(); }
-    } }, h("div", { class: "form" }, field({ label: "Card number", name: "card", placeholder: "1234 5678 9012 3456", wide: true }), field({ label: "Name on card", name: "holder", wide: true }), field({ label: "Expiry (MM/YY)", name: "expiry" }), field({ label: "Security code", name: "code", hint: "3 or 4 digits on the back" })),
-    h("button", { class: "primary", "data-next": true }, "Review your order"));
+    const form = h(
+      "form",
+      {
+        novalidate: true,
+        onsubmit: (event) => {
+          event.preventDefault();
+          const values = validate(form, {
+            card: (value) => (isCardNumber(value) ? "" : "This is not a valid card number"),
+            expiry: (value) => {
+              const [, month, year] = value.match(/^(\d{2})\s*\/\s*(\d{2})$/) ?? [];
+              return !month || month < 1 || month > 12
+                ? "Enter month and year as MM/YY"
+                : `20${year}-${month}` < world.today.slice(0, 7)
+                  ? "This card has expired"
+                  : "";
+            },
+            code: rules.digits("a security code", 3, 4),
+            holder: rules.filled("the name on the card"),
+          });
+          if (values) {
+            Object.assign(given, values, { card: values.card.replace(/[ -]/g, "") });
+            next();
+          }
+        },
+      },
+      h(
+        "div",
+        { class: "form" },
+        field({ label: "Card number", name: "card", placeholder: "1234 5678 9012 3456", wide: true }),
+        field({ label: "Name on card", name: "holder", wide: true }),
+        field({ label: "Expiry (MM/YY)", name: "expiry" }),
+        field({ label: "Security code", name: "code", hint: "3 or 4 digits on the back" }),
+      ),
+      h("button", { class: "primary", "data-next": true }, "Review your order"),
+    );
     return form;
   }
 
   function review() {
-    const place = h("button", { class: "primary big", id: "place-order", onclick: () => {
-      place.disabled = true;
-      fill(place, h("i", { class: "spinner" }), "Placing your order…");
-      request("checkout", () => {
-        const sums = totals(world, state(), given.delivery);
-        const number = `HP${String(7000000 + (world.draw.fork("order").below(900000) + state().orders.length * 37))}`;
-        const order = { number, date: world.today, status: "Processing", lines: cart.map((line) => ({ ...line, price: world.byId.get(line.id).price })), delivery: given.delivery, day: given.day ?? null, total: sums.total, coupon: sums.discount ? state().coupon : null, account: Boolean(user), tracking: "not yet known",
-          to: { email: given.email, name: given.name, street: given.street, city: given.city, region: given.region, zip: given.zip }, card: given.card };
-        change((now) => { now.orders.unshift(order); now.cart = []; now.coupon = null; });
-        thanks(order);
-      }).catch((error) => { place.disabled = false; fill(place, "Place order"); toast(error.message, "error"); });
-    } }, "Place order");
-    return h("div", {}, h("p", {}, `Please check the steps above. Your card will be charged ${dollars(totals(world, state(), given.delivery).total)}.`), place);
+    const place = h(
+      "button",
+      {
+        class: "primary big",
+        id: "place-order",
+        onclick: () => {
+          place.disabled = true;
+          fill(place, h("i", { class: "spinner" }), "Placing your order…");
+          request("checkout", () => {
+            const sums = totals(world, state(), given.delivery);
+            const number = `HP${String(7000000 + (world.draw.fork("order").below(900000) + state().orders.length * 37))}`;
+            const order = {
+              number,
+              date: world.today,
+              status: "Processing",
+              lines: cart.map((line) => ({ ...line, price: world.byId.get(line.id).price })),
+              delivery: given.delivery,
+              day: given.day ?? null,
+              total: sums.total,
+              coupon: sums.discount ? state().coupon : null,
+              account: Boolean(user),
+              tracking: "not yet known",
+              to: {
+                email: given.email,
+                name: given.name,
+                street: given.street,
+                city: given.city,
+                region: given.region,
+                zip: given.zip,
+              },
+              card: given.card,
+            };
+            change((now) => {
+              now.orders.unshift(order);
+              now.cart = [];
+              now.coupon = null;
+            });
+            thanks(order);
+          }).catch((error) => {
+            place.disabled = false;
+            fill(place, "Place order");
+            toast(error.message, "error");
+          });
+        },
+      },
+      "Place order",
+    );
+    return h(
+      "div",
+      {},
+      h(
+        "p",
+        {},
+        `Please check the steps above. Your card will be charged ${dollars(totals(world, state(), given.delivery).total)}.`,
+      ),
+      place,
+    );
   }
 
   function thanks(order) {
-    fill(main, h("section", { class: "box thanks" }, icon("check", 56), h("h1", {}, "Thank you for your order"), h("p", {}, "Order number: ", h("b", { id: "order-number" }, order.number)), h("p", {}, `We have sent a confirmation to ${order.to.email}.`), order.day ? h("p", {}, `It will arrive on ${dates.long(order.day)}.`) : null, sumTable({ ...totals(world, { cart: order.lines, coupon: order.coupon }, order.delivery) }, order.coupon), h("a", { class: "button", href: "/" }, "Continue shopping")));
+    fill(
+      main,
+      h(
+        "section",
+        { class: "box thanks" },
+        icon("check", 56),
+        h("h1", {}, "Thank you for your order"),
+        h("p", {}, "Order number: ", h("b", { id: "order-number" }, order.number)),
+        h("p", {}, `We have sent a confirmation to ${order.to.email}.`),
+        order.day ? h("p", {}, `It will arrive on ${dates.long(order.day)}.`) : null,
+        sumTable(
+          { ...totals(world, { cart: order.lines, coupon: order.coupon }, order.delivery) },
+          order.coupon,
+        ),
+        h("a", { class: "button", href: "/" }, "Continue shopping"),
+      ),
+    );
     scrollTo(0, 0);
   }
 
@@ -102,6 +336,14 @@ export function checkoutPage(world, main) {
 
 /** What a cart comes to, line by line. */
 export function sumTable({ subtotal, discount, shipping, total }, coupon) {
-  const row = (name, value, id) => h("tr", { class: id }, h("td", {}, name), h("td", { class: "number" }, value));
-  return h("table", { class: "sums" }, row("Subtotal", dollars(subtotal), "subtotal"), discount ? row(`Coupon ${coupon}`, dollars(-discount), "discount") : null, row("Delivery", shipping ? dollars(shipping) : "Free", "shipping"), row("Total", dollars(total), "total"));
+  const row = (name, value, id) =>
+    h("tr", { class: id }, h("td", {}, name), h("td", { class: "number" }, value));
+  return h(
+    "table",
+    { class: "sums" },
+    row("Subtotal", dollars(subtotal), "subtotal"),
+    discount ? row(`Coupon ${coupon}`, dollars(-discount), "discount") : null,
+    row("Delivery", shipping ? dollars(shipping) : "Free", "shipping"),
+    row("Total", dollars(total), "total"),
+  );
 }
