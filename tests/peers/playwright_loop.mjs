@@ -7,6 +7,7 @@
 // left; and on to its start page.
 // Prints one JSON object a line: {"started":true,...} with these times, {"ready":true} when all pages stand, {"done":true,...} when the time
 // is over; then it waits for the end of its input, so that the tree can be measured while the browsers still stand.
+import { finished } from "node:stream/promises";
 import { chromium } from "playwright-core";
 
 const [executablePath, url, sessions, seconds, period, browsers, starts] = process.argv.slice(2);
@@ -96,5 +97,5 @@ say({
   latencies_ms: latencies.map((ms) => Math.round(ms * 10) / 10),
   bytes,
 });
-for await (const _ of process.stdin);
+await finished(process.stdin.resume());
 await Promise.all(running.map((browser) => browser.close()));

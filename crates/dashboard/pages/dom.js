@@ -46,7 +46,7 @@ export function put(node, ...children) {
   append(node, children);
 }
 
-let letGo = [];
+const letGo = [];
 let isHeld = false;
 const release = () => {
   isHeld = false;

@@ -12,8 +12,9 @@ const CHUNK = 100;
 const CHUNKS_KEPT = 40;
 
 /**
- * `columns`: `{ name, of(row), numeric, width, sort }`; `fetch(offset, limit)` gives `{ matched, rows }`; `id(row)` names a row; `open(row, index)` is called for
- * the row that was chosen; `sorted(column)` when a heading was; `at` is the row that is chosen at first. A column that is `wide` is left out where there is no room for it.
+ * `columns`: `{ name, of(row), numeric, width, sort }`; `fetch(offset, limit)` gives `{ matched, rows }`; `id(row)` names a
+ * row; `open(row, index)` is called for the row that was chosen; `sorted(column)` when a heading was; `at` is the row that is
+ * chosen at first. A column that is `wide` is left out where there is no room for it.
  */
 export class Grid {
   constructor({ columns, fetch, id, open, sorted, label, at = 0 }) {

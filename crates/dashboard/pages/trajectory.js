@@ -401,10 +401,11 @@ function tokens(step) {
     const logprob = step.logprobs?.[at] ?? null;
     const [forced, sampled] = [step.forced?.[at], step.response_mask?.[at]];
     const chance = logprob === null ? null : Math.exp(logprob);
+    const entropy = step.entropy?.[at] ?? null;
     const told = [
       `token ${at}: id ${id}`,
       logprob === null ? "no log-prob" : `log-prob ${logprob.toFixed(3)} (${percent(chance)})`,
-      step.entropy?.[at] == null ? null : `entropy ${step.entropy[at].toFixed(3)}`,
+      entropy === null ? null : `entropy ${entropy.toFixed(3)}`,
       forced ? "forced by the grammar" : sampled ? null : "appended",
     ];
     return el("span", {

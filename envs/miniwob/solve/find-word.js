@@ -12,11 +12,8 @@ const write = (node, content, element) => ({
 });
 
 const [, number] = goal.match(/the (\d+)/);
-const word = document
-  .querySelector("#area p")
-  .textContent.trim()
-  .split(/\s+/)
-  [number - 1].replace(/[^a-zA-Z]/g, "");
+const words = document.querySelector("#area p").textContent.trim().split(/\s+/);
+const word = words[number - 1].replace(/[^a-zA-Z]/g, "");
 const field = document.querySelector("#answer-input");
 return field.value === word
   ? click(document.querySelector("#subbtn"), "Submit")

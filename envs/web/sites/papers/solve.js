@@ -94,9 +94,7 @@ const solutions = {
   },
 
   "papers-alert": () => {
-    const [, often, email, one1, two] = goal.match(
-      /alert: (\w+), to (\S+), for the subjects (.+) and (.+), without/,
-    );
+    const [, often, email] = goal.match(/alert: (\w+), to (\S+), for the subjects .+ and .+, without/);
     // "and" may be part of a subject's name: the boxes on the page say where one ends.
     if (!at("/alerts/")) return press(one("#alerts"));
     if (one(".kept")) return answer("done");

@@ -148,7 +148,7 @@ export function repoPage(world, main) {
 
 // ---- code ----
 
-function codeTab(repo, asked, world) {
+function codeTab(repo, asked) {
   const path = asked.path ?? "",
     file = files(repo).find((one) => one.path === path);
   const inner = asked.find ? findings(repo, asked.find) : file ? fileView(repo, file) : listing(repo, path);

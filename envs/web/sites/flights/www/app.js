@@ -3,7 +3,7 @@
 import { visit } from "/kit/address.js";
 import { add, count, fill, grouped, h, icon, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
-import { change, href, onChange, query, request, site, state } from "/kit/site.js";
+import { change, href, onChange, query, site, state } from "/kit/site.js";
 import {
   autocomplete,
   cookieBanner,

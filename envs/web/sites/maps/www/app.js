@@ -62,7 +62,7 @@ site({
 });
 
 const placeLink = (place) => href("/place/", { id: place.id });
-const show = (world) => (place) => visit(placeLink(place));
+const show = (place) => visit(placeLink(place));
 const dot = (place) => h("i", { class: "dot", style: { "--hue": place.hue } }, place.kind[0]);
 
 /** A field for a place of the town; what is chosen is the place of that name. */
@@ -165,7 +165,7 @@ function homePage(world, main) {
       .map((place) => row(place)),
     h("p", { class: "soft tip" }, "Drag the map to move it. Ctrl and the wheel zoom."),
   );
-  mapView(world, { onpick: show(world) });
+  mapView(world, { onpick: show });
   return "Map";
 }
 
@@ -296,7 +296,7 @@ function searchPage(world, main) {
   mapView(world, {
     pins: shown.map((place, at) => ({ ...place, sign: (page - 1) * PER_PAGE + at + 1 })),
     look: near ? { x: near.x, y: near.y, zoom: 3 } : { x: 1200, y: 900, zoom: 1 },
-    onpick: show(world),
+    onpick: show,
   });
   return "Search";
 }
@@ -307,7 +307,7 @@ function placePage(world, main) {
   const place = world.byId.get(query().id);
   if (!place) {
     add(main, h("h1", {}, "There is no such place"));
-    mapView(world, { onpick: show(world) });
+    mapView(world, { onpick: show });
     return "Not found";
   }
   change((now) => {
@@ -373,7 +373,7 @@ function placePage(world, main) {
   mapView(world, {
     pins: [{ ...place, sign: "●" }],
     look: { x: place.x, y: place.y, zoom: 4 },
-    onpick: show(world),
+    onpick: show,
   });
   return place.name;
 }
@@ -703,7 +703,7 @@ function directionsPage(world, main) {
     pins: points.map((place, at) => ({ ...place, sign: "ABC"[at] })),
     route: ways.length ? ways.flatMap(({ points: list }) => list) : null,
     look: middle,
-    onpick: show(world),
+    onpick: show,
   });
   return "Directions";
 }
@@ -712,7 +712,7 @@ function savedPage(world, main) {
   mapView(world, {
     pins: state().lists.flatMap(({ places }) => places.map((id) => world.byId.get(id))),
     look: { x: 1200, y: 900, zoom: 1 },
-    onpick: show(world),
+    onpick: show,
   });
   const draw = () =>
     fill(

@@ -17,7 +17,7 @@ const SCENES = {
       .join(
         "",
       )}<path d="M30 ${130 - d.below(20)}L110 104l70 8 104 -72" fill="none" stroke="#fff" stroke-width="5"/>`,
-  Energy: (d, c) =>
+  Energy: (d) =>
     `<rect y="140" width="320" height="60" fill="#4f86a3"/>${[60, 150, 250]
       .map((x) => {
         const t = d.below(120);
@@ -26,7 +26,7 @@ const SCENES = {
       .join("")}`,
   Space: (d, c) =>
     `<rect width="320" height="200" fill="#101a33"/>${Array.from({ length: 40 }, () => `<circle cx="${d.below(320)}" cy="${d.below(200)}" r="${d.decimal(0.4, 1.6)}" fill="#fff"/>`).join("")}<circle cx="250" cy="${60 + d.below(40)}" r="44" fill="${c(58)}"/><path d="M92 150l20 -84q12 -30 24 0l20 84z" fill="#e9edf2"/><circle cx="124" cy="92" r="9" fill="${c(40)}"/><path d="M110 150h28l-14 34z" fill="#f5a524"/>`,
-  Nature: (d, c) =>
+  Nature: () =>
     `<path d="M0 120q80 -60 160 -10t160 -20v110H0z" fill="#6f9d63"/><path d="M0 160q90 -30 170 0t150 -8v48H0z" fill="#5aa0bd"/>${[30, 70, 250, 285].map((x) => `<path d="M${x} 132l18 -60 18 60z" fill="#3f6b45"/>`).join("")}<ellipse cx="160" cy="150" rx="30" ry="13" fill="#6b4d36"/><circle cx="188" cy="141" r="10" fill="#6b4d36"/>`,
   Football: (d, c) =>
     `<rect y="80" width="320" height="120" fill="#4c9a50"/>${[0, 2, 4, 6].map((i) => `<rect x="${i * 46}" y="80" width="46" height="120" fill="#56a85a"/>`).join("")}<rect y="40" width="320" height="44" fill="#54606c"/><rect x="110" y="66" width="100" height="56" fill="none" stroke="#fff" stroke-width="5"/><circle cx="${130 + d.below(80)}" cy="156" r="12" fill="#fff" stroke="#222" stroke-width="3"/><circle cx="90" cy="118" r="8" fill="#e8bf98"/><rect x="82" y="127" width="16" height="32" rx="5" fill="${c(42)}"/>`,
