@@ -105,6 +105,8 @@ all() {
   "$TOOLS/bin/just" --fmt --check
   part "lints"
   lints
+  part "JavaScript and CSS"
+  tests/js.sh
   part "licences and sources"
   # Without advisories: their database is fetched at run time and changes without a commit.
   "$TOOLS/bin/cargo-deny" --workspace --locked check -D warnings licenses bans sources
