@@ -1,6 +1,6 @@
-// Shows the page that the address names, and tells it when something changed.
+// Shows the page that the address names, and passes on to it that something changed.
 
-import { hear } from "./ask.js";
+import { subscribe } from "./ask.js";
 import { el, put } from "./dom.js";
 import { count } from "./format.js";
 import * as job from "./job.js";
@@ -24,10 +24,10 @@ const status = document.getElementById("status");
 const notices = document.getElementById("notices");
 const theme = document.getElementById("theme");
 
-let shown = null;
+let currentPage = null;
 let newest = null;
 /** What the answer that is shown says of itself; none before the first, or of a page that does not say. */
-let told = null;
+let lastHead = null;
 /** Something changed while the page was being read, or since it could not be read. */
 let isMissed = false;
 let turns = 0;
@@ -62,24 +62,28 @@ async function show(focus) {
 
 /** Reads a page into its stage. One that cannot be read says why, and is tried again when something changed. */
 async function read(entry, stage) {
-  shown?.close?.();
-  shown = null;
-  told = null;
+  currentPage?.close?.();
+  currentPage = null;
+  lastHead = null;
   isMissed = false;
   const turn = ++turns;
   const isHere = () => turn === turns;
   try {
-    const opened = await entry.page.show(stage, { tell: (head) => isHere() && tell(head), go, isHere });
+    const opened = await entry.page.show(stage, {
+      showNotices: (head) => isHere() && showNotices(head),
+      go,
+      isHere,
+    });
     if (!isHere()) {
       opened?.close?.();
       return;
     }
-    shown = opened ?? {};
+    currentPage = opened ?? {};
     if (!stage.isConnected) put(main, stage);
-    if (isMissed && isNews(newest)) shown.changed?.(newest);
+    if (isMissed && isNews(newest)) currentPage.changed?.(newest);
   } catch (error) {
     if (!isHere()) return;
-    const again = () => isHere() && read(entry, el("div"));
+    const retry = () => isHere() && read(entry, el("div"));
     put(
       main,
       el(
@@ -90,19 +94,19 @@ async function read(entry, stage) {
         el("p", {}, el("a", { href: "/" }, "Back to the overview")),
       ),
     );
-    shown = { changed: again };
+    currentPage = { changed: retry };
     // What came meanwhile may be what was missing; a moment later, so that nobody asks without a pause.
-    if (isMissed) setTimeout(again, 1000);
+    if (isMissed) setTimeout(retry, 1000);
   }
 }
 
-/** Whether a word of the server is of something else than the answer that is shown. */
+/** Whether a message of the server is about something else than the answer that is shown. */
 function isNews(change) {
   return (
     change.live ||
-    !told ||
+    !lastHead ||
     ["version", "generation", "trajectories", "step_files_left", "lines"].some(
-      (name) => told[name] !== change[name],
+      (name) => lastHead[name] !== change[name],
     )
   );
 }
@@ -116,18 +120,22 @@ function go(path) {
 }
 
 /** Says above the page what everybody should know: whose figures these are and what is missing of them. */
-function tell(head) {
-  told = head;
+function showNotices(head) {
+  lastHead = head;
   document.getElementById("run-name").textContent = head.name;
   document.title = `${page().name} · ${head.name}`;
-  const said = [...head.problems];
+  const messages = [...head.problems];
   if (head.step_files_left > 0)
-    said.push(`Figures over steps are of a part: ${count(head.step_files_left)} files are still being read.`);
+    messages.push(
+      `Figures over steps are of a part: ${count(head.step_files_left)} files are still being read.`,
+    );
   if (head.left_out > 0)
-    said.push(`${count(head.left_out)} trajectories are beyond what the table holds; figures count them.`);
+    messages.push(
+      `${count(head.left_out)} trajectories are beyond what the table holds; figures count them.`,
+    );
   put(
     notices,
-    said.map((text) => el("p", { class: "notice" }, text)),
+    messages.map((text) => el("p", { class: "notice" }, text)),
   );
 }
 
@@ -188,7 +196,7 @@ theme.addEventListener("click", () => {
   dress(choice);
 });
 
-hear(
+subscribe(
   (change) => {
     const isFirst = newest === null;
     newest = change;
@@ -196,9 +204,9 @@ hear(
       ? `cannot read: ${change.trouble}`
       : `${count(change.trajectories)} trajectories, commit ${change.version}`;
     status.classList.toggle("bad", Boolean(change.trouble));
-    if (!shown) isMissed = true;
-    // The first word tells what is there: news only where the page was answered before it.
-    else if (!isFirst || isNews(change)) shown.changed?.(change);
+    if (!currentPage) isMissed = true;
+    // The first message says what is there: news only where the page was answered before it.
+    else if (!isFirst || isNews(change)) currentPage.changed?.(change);
   },
   (isLost) => {
     if (isLost) status.textContent = "not connected; trying again";

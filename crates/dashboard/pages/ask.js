@@ -1,4 +1,4 @@
-// Asks the server, and hears from it when something changed.
+// Requests to the server, and its messages when something changed.
 
 /** The answer to a GET of our own API, or an error in the server's words. */
 export async function ask(path, signal) {
@@ -14,46 +14,46 @@ export async function ask(path, signal) {
 }
 
 /** Asks the server to do something; throws in its own words when it does not. */
-export async function tellServer(path) {
+export async function postCommand(path) {
   const response = await fetch(path, { method: "POST", credentials: "same-origin" });
   const answer = await response.json().catch(() => ({}));
   if (!response.ok) throw new Error(answer.error ?? `the server answered ${response.status}`);
   return answer;
 }
 
-/** Calls `changed` with the newest word of the server, at most once in `rest` milliseconds, and `lost` when the connection is gone. */
-export function hear(changed, lost, rest = 1000) {
+/** Calls `changed` with the newest message of the server, at most once in `rest` milliseconds, and `lost` when the connection is gone. */
+export function subscribe(changed, lost, rest = 1000) {
   let source;
-  let again;
+  let retryTimer;
   let waiting = null;
   let last = 0;
-  const tell = () => {
-    const word = waiting;
+  const notify = () => {
+    const message = waiting;
     waiting = null;
     last = Date.now();
-    if (word) changed(word);
+    if (message) changed(message);
   };
   const open = () => {
     source?.close();
-    clearTimeout(again);
+    clearTimeout(retryTimer);
     source = new EventSource("/api/events");
     source.onmessage = (event) => {
       const isFirst = waiting === null;
       waiting = JSON.parse(event.data);
-      if (isFirst) setTimeout(tell, Math.max(0, last + rest - Date.now()));
+      if (isFirst) setTimeout(notify, Math.max(0, last + rest - Date.now()));
     };
     source.onopen = () => lost(false);
     source.onerror = () => {
       lost(true);
       // A browser tries again by itself after a lost connection, and never after an answer that was none: a proxy's 502.
-      clearTimeout(again);
-      if (source.readyState === EventSource.CLOSED) again = setTimeout(open, 5000);
+      clearTimeout(retryTimer);
+      if (source.readyState === EventSource.CLOSED) retryTimer = setTimeout(open, 5000);
     };
   };
   open();
   // A tab that nobody sees listens to nothing.
   document.addEventListener("visibilitychange", () => {
-    clearTimeout(again);
+    clearTimeout(retryTimer);
     source.close();
     if (!document.hidden) open();
   });

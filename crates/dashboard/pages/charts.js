@@ -1,25 +1,25 @@
 // Charts as SVG, each with a sentence for those who do not see it and its numbers as a table behind a click.
 
 import { el, slug, svg, table } from "./dom.js";
-import { NONE, number, percent, words } from "./format.js";
+import { NONE, number, percent, spacedName } from "./format.js";
 
 const WIDTH = 640;
 
 /** Parts of a whole as one bar and a legend: where time went. */
 export function waterfall(parts, write, label) {
-  const shown = parts.filter((part) => part.micros > 0);
-  if (shown.length === 0) return el("p", { class: "note" }, "No time was accounted for yet.");
-  const sentence = shown.map((part) => `${words(part.cause)} ${percent(part.share)}`).join(", ");
+  const visible = parts.filter((part) => part.micros > 0);
+  if (visible.length === 0) return el("p", { class: "note" }, "No time was accounted for yet.");
+  const sentence = visible.map((part) => `${spacedName(part.cause)} ${percent(part.share)}`).join(", ");
   return el(
     "div",
     { class: "waterfall" },
     el(
       "div",
       { class: "bar", role: "img", "aria-label": `${label}: ${sentence}` },
-      shown.map((part) =>
+      visible.map((part) =>
         el("span", {
           class: `part part-${part.cause}`,
-          title: `${words(part.cause)}: ${percent(part.share)}`,
+          title: `${spacedName(part.cause)}: ${percent(part.share)}`,
           style: { "flex-grow": part.share },
         }),
       ),
@@ -32,7 +32,7 @@ export function waterfall(parts, write, label) {
           "li",
           { class: part.micros > 0 ? null : "empty" },
           el("span", { class: `swatch part-${part.cause}`, "aria-hidden": "true" }),
-          el("span", { class: "name" }, words(part.cause)),
+          el("span", { class: "name" }, spacedName(part.cause)),
           el("span", { class: "number" }, write(part.micros)),
           el("span", { class: "number strong" }, percent(part.share)),
         ),
@@ -48,8 +48,8 @@ const step = (span) => {
 };
 
 /**
- * A line over `axis`: points are `{ at, value }`, `at` in seconds since the Unix epoch or whatever `place` writes; gaps where a value is missing. A
- * point with `low` and `high` has its 95 % interval drawn. The scale holds 0, and ends at `max` where that is given.
+ * A line over `axis`: points are `{ at, value }`, `at` in seconds since the Unix epoch or whatever `formatX` writes; gaps where a value is
+ * missing. A point with `low` and `high` has its 95 % interval drawn. The scale holds 0, and ends at `max` where that is given.
  */
 export function line(
   points,
@@ -59,7 +59,7 @@ export function line(
     max,
     height = 170,
     axis = "time",
-    place,
+    formatX,
     missing = "A line needs two points: not enough has ended yet.",
   },
 ) {
@@ -98,14 +98,14 @@ export function line(
       [],
       span > 172800 ? { month: "short", day: "numeric" } : { hour: "2-digit", minute: "2-digit" },
     );
-  const told = place ?? clock;
+  const tickLabel = formatX ?? clock;
   for (const share of [0, 0.5, 1]) {
     const at = from + share * span;
     marks.push(
       svg(
         "text",
         { class: `tick ${["start", "middle", "end"][share * 2]}`, x: x(at), y: height - 6 },
-        told(at),
+        tickLabel(at),
       ),
     );
   }
@@ -125,7 +125,7 @@ export function line(
   const interval = ({ low, high }) =>
     Number.isFinite(low) && Number.isFinite(high) ? `${write(low)} to ${write(high)}` : NONE;
   const rows = known.map((point) => [
-    told(point.at),
+    tickLabel(point.at),
     write(point.value),
     ...(whiskers ? [interval(point)] : []),
   ]);
@@ -204,7 +204,7 @@ export function bars(entries, label) {
         el(
           "li",
           {},
-          el("span", { class: "name", title: name }, words(name)),
+          el("span", { class: "name", title: name }, spacedName(name)),
           el(
             "span",
             { class: "track", "aria-hidden": "true" },

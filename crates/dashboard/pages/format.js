@@ -20,8 +20,8 @@ export function number(value, digits = 3) {
   if (size >= 1000) return count(value);
   if (size >= 100) return value.toFixed(0);
   if (Number.isInteger(value)) return String(value);
-  const places = Math.max(0, Math.min(6, digits - 1 - Math.floor(Math.log10(size))));
-  return value.toFixed(places);
+  const decimals = Math.max(0, Math.min(6, digits - 1 - Math.floor(Math.log10(size))));
+  return value.toFixed(decimals);
 }
 
 export function percent(share) {
@@ -72,8 +72,8 @@ export function plural(value, thing) {
   return `${count(value)} ${thing}${value === 1 ? "" : "s"}`;
 }
 
-/** A word of ours for people: `max_steps` becomes `max steps`. */
-export function words(name) {
+/** A name of ours for people: `max_steps` becomes `max steps`. */
+export function spacedName(name) {
   return String(name ?? NONE).replaceAll("_", " ");
 }
 

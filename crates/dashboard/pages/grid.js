@@ -22,7 +22,7 @@ export class Grid {
     this.chunks = new Map();
     /** Rows as they were before the last refresh, shown until the new ones are there. */
     this.before = new Map();
-    this.asked = new Set();
+    this.requested = new Set();
     this.matched = 0;
     this.turn = 0;
     this.head = el("div", { class: "grid-row grid-head", role: "row", "aria-rowindex": "1" });
@@ -74,10 +74,10 @@ export class Grid {
     this.sort = sort;
     this.turn += 1;
     const turn = this.turn;
-    const held = fromTop ? undefined : this.row(this.at);
+    const anchorRow = fromTop ? undefined : this.row(this.at);
     this.before = fromTop ? new Map() : new Map([...this.before, ...this.chunks].slice(-CHUNKS_KEPT));
     this.chunks.clear();
-    this.asked.clear();
+    this.requested.clear();
     if (fromTop) {
       this.at = 0;
       this.scroller.scrollTop = 0;
@@ -87,21 +87,21 @@ export class Grid {
     await Promise.all([...chunks].map((chunk) => this.ask(chunk)));
     await released();
     if (turn !== this.turn) return;
-    if (held) this.hold(this.id(held));
+    if (anchorRow) this.select(this.id(anchorRow));
     this.draw();
   }
 
   /** The row that was chosen stays so, wherever new rows have moved it to. */
-  hold(id) {
+  select(id) {
     for (const [chunk, rows] of this.chunks) {
-      const place = rows.findIndex((row) => this.id(row) === id);
-      if (place >= 0) this.at = chunk * CHUNK + place;
+      const index = rows.findIndex((row) => this.id(row) === id);
+      if (index >= 0) this.at = chunk * CHUNK + index;
     }
   }
 
   /** Whoever comes back stands at the row that was left, in sight. */
   comeBack(id) {
-    this.hold(id);
+    this.select(id);
     this.reveal(this.at);
     this.draw();
   }
@@ -133,9 +133,9 @@ export class Grid {
   }
 
   async ask(chunk) {
-    if (this.chunks.has(chunk) || this.asked.has(chunk)) return;
+    if (this.chunks.has(chunk) || this.requested.has(chunk)) return;
     const turn = this.turn;
-    this.asked.add(chunk);
+    this.requested.add(chunk);
     try {
       const answer = await this.fetch(chunk * CHUNK, CHUNK);
       if (turn !== this.turn) return;
@@ -145,7 +145,7 @@ export class Grid {
       this.before.delete(chunk);
       if (this.chunks.size > CHUNKS_KEPT) this.chunks.delete(this.chunks.keys().next().value);
     } finally {
-      if (turn === this.turn) this.asked.delete(chunk);
+      if (turn === this.turn) this.requested.delete(chunk);
     }
   }
 
@@ -169,7 +169,7 @@ export class Grid {
     put(this.rows, lines);
     this.node.setAttribute("aria-activedescendant", this.matched > 0 ? `row-${this.at}` : "");
     for (const chunk of new Set([Math.floor(first / CHUNK), Math.floor(Math.max(first, last - 1) / CHUNK)])) {
-      if (this.matched > 0 && !this.chunks.has(chunk) && !this.asked.has(chunk)) {
+      if (this.matched > 0 && !this.chunks.has(chunk) && !this.requested.has(chunk)) {
         // Somebody who drags the bar passes thousands of rows: what is gone again is not asked for.
         const turn = this.turn;
         setTimeout(() => {

@@ -1,11 +1,11 @@
 // Job: how far it is, what was asked for, and the hours it took, each attributed to one cause.
 
-import { ask, inTurn, tellServer } from "./ask.js";
+import { ask, inTurn, postCommand } from "./ask.js";
 import { card, el, put, redraw, table } from "./dom.js";
-import { NONE, bytes, count, deviceHour, duration, number, percent, words } from "./format.js";
+import { NONE, bytes, count, deviceHour, duration, number, percent, spacedName } from "./format.js";
 import { running } from "./overview.js";
 
-export async function show(stage, { tell }) {
+export async function show(stage, { showNotices }) {
   let job = null;
   const dialog = el("dialog", { class: "ask", "aria-labelledby": "ask-title" });
   // Outside of what is drawn each second: it stays under the pointer.
@@ -19,7 +19,7 @@ export async function show(stage, { tell }) {
   const body = el("div");
   const draw = inTurn(async () => {
     job = await ask("/api/job");
-    tell(job.head);
+    showNotices(job.head);
     for (const button of buttons) button.hidden = !job.live || job.live.run_over;
     await redraw(body, page(job));
   });
@@ -37,14 +37,14 @@ const ENDINGS = [
   {
     id: "drain",
     name: "Drain",
-    told: "Told. Nothing new begins; what runs is finished and published, then the run ends.",
+    confirmation: "Told. Nothing new begins; what runs is finished and published, then the run ends.",
     asks: (running) =>
       `Nothing new begins, ${running} running trajectories are finished or handed back, and the run ends. It goes on later with `,
   },
   {
     id: "stop",
     name: "Stop",
-    told: "Told. What ran is taken back; what was scored is published, then the run ends.",
+    confirmation: "Told. What ran is taken back; what was scored is published, then the run ends.",
     asks: (running) =>
       `Nothing new begins, ${running} running trajectories are taken back now and their work is lost, and the run ends. Later they are tried again with `,
   },
@@ -52,17 +52,17 @@ const ENDINGS = [
 
 /** Neither can be taken back, so it is asked for twice. */
 function confirm(dialog, job, ending) {
-  const said = el("p", { role: "status" });
+  const statusLine = el("p", { role: "status" });
   const close = el("button", { type: "button", on: { click: () => dialog.close() } }, "Go on running");
   const yes = el("button", { type: "button", class: "danger", id: `${ending.id}-yes` }, ending.name);
   yes.addEventListener("click", async () => {
     yes.disabled = true;
     try {
-      await tellServer(`/api/${ending.id}`);
-      said.textContent = ending.told;
+      await postCommand(`/api/${ending.id}`);
+      statusLine.textContent = ending.confirmation;
       close.textContent = "Close";
     } catch (error) {
-      said.textContent = error.message;
+      statusLine.textContent = error.message;
       yes.disabled = false;
     }
   });
@@ -70,7 +70,7 @@ function confirm(dialog, job, ending) {
     dialog,
     el("h2", { id: "ask-title" }, `${ending.name} ${job.head.name}?`),
     el("p", {}, ending.asks(count(job.live?.running ?? 0)), el("code", {}, "--resume"), "."),
-    said,
+    statusLine,
     el("div", { class: "between" }, close, yes),
   );
   dialog.showModal();
@@ -137,7 +137,7 @@ function page(job) {
 /** What was planned, or bounds it, beside what came of it. */
 function plan(lines, device) {
   const hour = deviceHour(device);
-  const told = {
+  const descriptions = {
     trajectories: ["trajectories scored", "groups and their attempts, evaluations left out", count],
     slots_filled: ["slots with a trajectory in them", "all of them, all the time", percent],
     tokens_a_step: ["tokens a step", "at most", number],
@@ -145,11 +145,11 @@ function plan(lines, device) {
     per_device_hour: [`trajectories per ${hour}`, "floor of the device with this run's own work", number],
   };
   const columns = [
-    { name: "", of: ({ figure, device }) => told[figure][0] + (device ? `, ${device}` : "") },
-    { name: "plan or bound", of: ({ figure, planned }) => told[figure][2](planned), numeric: true },
-    { name: "measured", of: ({ figure, measured }) => told[figure][2](measured), numeric: true },
+    { name: "", of: ({ figure, device }) => descriptions[figure][0] + (device ? `, ${device}` : "") },
+    { name: "plan or bound", of: ({ figure, planned }) => descriptions[figure][2](planned), numeric: true },
+    { name: "measured", of: ({ figure, measured }) => descriptions[figure][2](measured), numeric: true },
     { name: "reached", of: (row) => percent(row.share), numeric: true },
-    { name: "the plan is", of: ({ figure }) => told[figure][1] },
+    { name: "the plan is", of: ({ figure }) => descriptions[figure][1] },
   ];
   return table(columns, lines, "Plan against measurement");
 }
@@ -190,8 +190,8 @@ function ledger(name, { micros, parts }) {
     return [el("h3", {}, name), el("p", { class: "note" }, "Nothing is accounted for.")];
   const rows = [...parts, { cause: "all", group: "", micros, share: 1 }];
   const columns = [
-    { name: "cause", of: (part) => words(part.cause) },
-    { name: "belongs to", of: (part) => words(part.group) },
+    { name: "cause", of: (part) => spacedName(part.cause) },
+    { name: "belongs to", of: (part) => spacedName(part.group) },
     { name: "microseconds", of: (part) => count(part.micros), numeric: true },
     { name: "time", of: (part) => duration(part.micros), numeric: true },
     { name: "share", of: (part) => percent(part.share), numeric: true },
@@ -201,7 +201,7 @@ function ledger(name, { micros, parts }) {
 
 function tables(list) {
   const columns = [
-    { name: "table", of: (row) => words(row.table) },
+    { name: "table", of: (row) => spacedName(row.table) },
     { name: "files", of: (row) => count(row.files), numeric: true },
     { name: "rows", of: (row) => count(row.rows), numeric: true },
     { name: "bytes", of: (row) => bytes(row.bytes), numeric: true },

@@ -9,20 +9,19 @@ import { NONE, count, number, percent } from "./format.js";
 const REST = 15000;
 const REST_PARTLY = 2000;
 
-export async function show(stage, { tell, isHere }) {
+export async function show(stage, { showNotices, isHere }) {
   let last = 0;
   let rest = REST;
   let waiting = null;
   const draw = inTurn(async () => {
-    const figures = await ask("/api/learning");
+    const answer = await ask("/api/learning");
     last = Date.now();
-    const isPart =
-      figures.head.step_files_left > 0 || figures.head.trajectories === 0 || figures.kept === null;
+    const isPart = answer.head.step_files_left > 0 || answer.head.trajectories === 0 || answer.kept === null;
     rest = isPart ? REST_PARTLY : REST;
-    tell(figures.head);
-    await redraw(stage, page(figures));
+    showNotices(answer.head);
+    await redraw(stage, page(answer));
     // Somebody else's question is being answered with it: no change says when.
-    if (figures.kept === null && figures.head.trajectories > 0) later();
+    if (answer.kept === null && answer.head.trajectories > 0) later();
   });
   /** Put off, not left out: the last change may have no other after it. */
   function later() {
@@ -39,8 +38,8 @@ export async function show(stage, { tell, isHere }) {
   return { changed: later, close: () => clearTimeout(waiting) };
 }
 
-function page(figures) {
-  const { all, evaluated } = figures;
+function page(answer) {
+  const { all, evaluated } = answer;
   if (all.trajectories + evaluated.trajectories === 0)
     return [el("h1", {}, "Learning"), el("p", { class: "card" }, "No trajectory is published yet.")];
   return [
@@ -63,47 +62,47 @@ function page(figures) {
           ),
       tile(
         "Groups without spread",
-        percent(figures.zero_variance_share),
-        `of ${count(figures.groups)} closed: nothing to learn from`,
+        percent(answer.zero_variance_share),
+        `of ${count(answer.groups)} closed: nothing to learn from`,
       ),
-      tile("Invalid actions", percent(figures.invalid_action_rate), "of all replies"),
-      tile("Response length", number(figures.response_tokens_per_step), "tokens a step"),
-      tile("Entropy", number(figures.entropy_mean), "nats a sampled token"),
+      tile("Invalid actions", percent(answer.invalid_action_rate), "of all replies"),
+      tile("Response length", number(answer.response_tokens_per_step), "tokens a step"),
+      tile("Entropy", number(answer.entropy_mean), "nats a sampled token"),
     ),
     el(
       "div",
       { class: "columns" },
-      DRIFT.map(([title, told]) => card(title, {}, overVersions(figures, told))),
+      DRIFT.map(([title, options]) => card(title, {}, overVersions(answer, options))),
     ),
-    card("By policy version", {}, byVersion(figures)),
-    card("Recorded log-probs beside those of the prefill path", {}, gap(figures.prefill_gap)),
+    card("By policy version", {}, byVersion(answer)),
+    card("Recorded log-probs beside those of the prefill path", {}, gap(answer.prefill_gap)),
     card(
       "By suite",
       {},
-      table([{ name: "suite", of: (row) => row.suite }, ...COUNTS], figures.by_suite, "By suite"),
+      table([{ name: "suite", of: (row) => row.suite }, ...COUNTS], answer.by_suite, "By suite"),
     ),
-    card("By task", {}, byTask(figures)),
+    card("By task", {}, byTask(answer)),
     el(
       "div",
       { class: "columns" },
       card(
         "Versions behind when a trajectory ended",
         {},
-        histogram(figures.staleness, { label: "versions behind" }),
+        histogram(answer.staleness, { label: "versions behind" }),
       ),
-      card("Steps of scored trajectories", {}, histogram(figures.lengths, { label: "steps" })),
+      card("Steps of scored trajectories", {}, histogram(answer.lengths, { label: "steps" })),
     ),
     el(
       "div",
       { class: "columns" },
-      card("Why responses ended", {}, bars(figures.finish_reasons, "finish reasons")),
-      card("What came of actions", {}, bars(figures.outcomes, "outcomes")),
+      card("Why responses ended", {}, bars(answer.finish_reasons, "finish reasons")),
+      card("What came of actions", {}, bars(answer.outcomes, "outcomes")),
     ),
     el(
       "div",
       { class: "columns" },
-      card("Where a step's state came from", {}, bars(figures.state_origins, "state origins")),
-      card("Kept and left out by a trainer", {}, kept(figures.kept)),
+      card("Where a step's state came from", {}, bars(answer.state_origins, "state origins")),
+      card("Kept and left out by a trainer", {}, kept(answer.kept)),
     ),
   ];
 }
@@ -136,18 +135,18 @@ const DRIFT = [
   ["Tokens a response by policy version", { of: (row) => ({ value: row.response_tokens_per_step }) }],
   ["Entropy by policy version, nats a sampled token", { of: (row) => ({ value: row.entropy_mean }) }],
   ["Log-prob of a sampled token by policy version", { of: (row) => ({ value: row.logprob_mean }), max: 0 }],
-].map(([title, told]) => [title, { label: title, ...told }]);
+].map(([title, options]) => [title, { label: title, ...options }]);
 
-function overVersions({ by_version }, { of, ...told }) {
+function overVersions({ by_version }, { of, ...options }) {
   const points = by_version
     .filter((row) => row.version !== null)
     .map((row) => ({ at: row.version, ...of(row) }))
     .reverse();
-  const place = (at) => (Number.isInteger(at) ? `version ${at}` : "");
+  const formatVersion = (at) => (Number.isInteger(at) ? `version ${at}` : "");
   return line(points, {
-    ...told,
+    ...options,
     axis: "version",
-    place,
+    formatX: formatVersion,
     missing: "Fewer than two policy versions have it.",
   });
 }
@@ -176,7 +175,7 @@ function gap(found) {
 }
 
 /** The same as numbers, newest first. */
-function byVersion(figures) {
+function byVersion(answer) {
   const columns = [
     { name: "version", of: (row) => row.version ?? NONE },
     ...COUNTS,
@@ -186,12 +185,12 @@ function byVersion(figures) {
     { name: "no spread", of: (row) => percent(row.zero_variance_share), numeric: true },
   ];
   return [
-    table(columns, figures.by_version, "By policy version"),
-    more(figures.versions_left_out, "older versions are not shown"),
+    table(columns, answer.by_version, "By policy version"),
+    more(answer.versions_left_out, "older versions are not shown"),
   ];
 }
 
-function byTask(figures) {
+function byTask(answer) {
   const name = (row) =>
     el("a", { href: `/trajectories?task_id=${encodeURIComponent(row.task_id)}` }, row.task_id);
   return [
@@ -200,11 +199,11 @@ function byTask(figures) {
       { class: "tall", id: "tasks" },
       table(
         [{ name: "task", of: name }, { name: "suite", of: (row) => row.suite }, ...COUNTS],
-        figures.by_task,
+        answer.by_task,
         "By task",
       ),
     ),
-    more(figures.tasks_left_out, "tasks with fewer attempts are not shown"),
+    more(answer.tasks_left_out, "tasks with fewer attempts are not shown"),
   ];
 }
 

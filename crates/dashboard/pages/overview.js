@@ -14,22 +14,22 @@ import {
   number,
   percent,
   plural,
-  words,
+  spacedName,
 } from "./format.js";
 
-export async function show(stage, { tell }) {
+export async function show(stage, { showNotices }) {
   const draw = inTurn(async () => {
-    const figures = await ask("/api/overview");
-    tell(figures.head);
-    await redraw(stage, page(figures));
+    const answer = await ask("/api/overview");
+    showNotices(answer.head);
+    await redraw(stage, page(answer));
   });
   await draw();
   return { changed: () => draw().catch(() => {}) };
 }
 
-function page(figures) {
-  const { throughput, counts, training, evaluated, tokens, versions, head, live } = figures;
-  if (head.trajectories === 0 && figures.device_parts === null) {
+function page(answer) {
+  const { throughput, counts, training, evaluated, tokens, versions, head, live } = answer;
+  if (head.trajectories === 0 && answer.device_parts === null) {
     return [
       el("h1", {}, "Overview"),
       live ? running(live) : null,
@@ -40,7 +40,7 @@ function page(figures) {
       ),
     ];
   }
-  const hour = deviceHour(figures.device);
+  const hour = deviceHour(answer.device);
   const rate = throughput.trajectories_per_device_hour;
   const isDevice = rate !== null;
   return [
@@ -53,13 +53,13 @@ function page(figures) {
         ? tile(
             `Trajectories per ${hour}`,
             number(rate),
-            `${count(throughput.scored)} scored in ${number(figures.device_hours)} ${hour}s`,
+            `${count(throughput.scored)} scored in ${number(answer.device_hours)} ${hour}s`,
             "hero",
           )
         : tile(
             "Trajectories per hour",
             number(throughput.trajectories_per_hour),
-            `${count(counts.scored)} scored in ${duration(seconds(figures.wall_seconds))}`,
+            `${count(counts.scored)} scored in ${duration(seconds(answer.wall_seconds))}`,
             "hero",
           ),
       isDevice
@@ -99,31 +99,31 @@ function page(figures) {
           ? "no staleness is recorded"
           : `${number(versions.staleness_mean)} behind on average, at most ${versions.staleness_max}`,
       ),
-      figures.cost_usd === null
+      answer.cost_usd === null
         ? null
         : tile(
             "Cost per trajectory",
-            dollars(figures.cost_usd_per_trajectory),
-            `${dollars(figures.cost_usd)} in all`,
+            dollars(answer.cost_usd_per_trajectory),
+            `${dollars(answer.cost_usd)} in all`,
           ),
     ),
     el(
       "div",
       { class: "columns" },
-      isDevice ? card(`Measured against its ceilings`, {}, ceilings(throughput, hour, figures.device)) : null,
+      isDevice ? card(`Measured against its ceilings`, {}, ceilings(throughput, hour, answer.device)) : null,
       card("Tokens", {}, tokenTable(tokens)),
     ),
     card(
-      `Where the ${deviceName(figures.device)}'s time went`,
+      `Where the ${deviceName(answer.device)}'s time went`,
       {},
-      figures.device_parts ? waterfall(figures.device_parts, duration, "Device time") : noDevice(figures),
+      answer.device_parts ? waterfall(answer.device_parts, duration, "Device time") : noDevice(answer),
     ),
-    card("Where the sessions' time went", {}, waterfall(figures.session_parts, duration, "Session time")),
-    figures.slot_parts
+    card("Where the sessions' time went", {}, waterfall(answer.session_parts, duration, "Session time")),
+    answer.slot_parts
       ? card(
           "What the slots of the environment workers held",
           {},
-          waterfall(figures.slot_parts, duration, "Slot time"),
+          waterfall(answer.slot_parts, duration, "Slot time"),
         )
       : null,
     el(
@@ -132,13 +132,13 @@ function page(figures) {
       card(
         isDevice ? `Trajectories per ${hour} over time` : "Trajectories per hour over time",
         {},
-        rateOverTime(figures, isDevice),
+        rateOverTime(answer, isDevice),
       ),
       card(
         "Success rate over time",
         {},
         line(
-          figures.over_time.points.map(({ at, success_rate }) => ({ at, value: success_rate })),
+          answer.over_time.points.map(({ at, success_rate }) => ({ at, value: success_rate })),
           { label: "success rate", write: percent, max: 1 },
         ),
       ),
@@ -146,13 +146,13 @@ function page(figures) {
     el(
       "div",
       { class: "columns" },
-      card("Ends of scored trajectories", {}, ends(figures, "scored")),
-      card("Failures by kind", {}, ends(figures, "failed")),
+      card("Ends of scored trajectories", {}, ends(answer, "scored")),
+      card("Failures by kind", {}, ends(answer, "failed")),
     ),
     el(
       "p",
       { class: "note" },
-      `From ${moment(figures.started_at)} to ${moment(figures.ended_at)}, ${duration(seconds(figures.wall_seconds))} of wall clock.`,
+      `From ${moment(answer.started_at)} to ${moment(answer.ended_at)}, ${duration(seconds(answer.wall_seconds))} of wall clock.`,
     ),
   ];
 }
@@ -165,7 +165,7 @@ export function running(live) {
     : live.eta_seconds === null
       ? "being measured"
       : duration(live.eta_seconds * 1e6);
-  const admission = live.admission === "open" ? "" : ` Nothing new begins: ${words(live.admission)}.`;
+  const admission = live.admission === "open" ? "" : ` Nothing new begins: ${spacedName(live.admission)}.`;
   return el(
     "section",
     { class: "card running", "aria-label": "The running job" },
@@ -297,8 +297,8 @@ function tokenTable(tokens) {
   ];
 }
 
-function noDevice(figures) {
-  if (figures.device === "none")
+function noDevice(answer) {
+  if (answer.device === "none")
     return el(
       "p",
       { class: "note" },
@@ -307,25 +307,25 @@ function noDevice(figures) {
   return el(
     "p",
     { class: "note" },
-    `The hours of the run are not known here (no metrics.jsonl beside the data). Its trajectories themselves took ${duration(figures.device_micros_of_trajectories)} of the device, idle time left out.`,
+    `The hours of the run are not known here (no metrics.jsonl beside the data). Its trajectories themselves took ${duration(answer.device_micros_of_trajectories)} of the device, idle time left out.`,
   );
 }
 
-function rateOverTime(figures, isDevice) {
+function rateOverTime(answer, isDevice) {
   const points = isDevice
-    ? figures.hours_over_time.map(({ at, trajectories_per_device_hour }) => ({
+    ? answer.hours_over_time.map(({ at, trajectories_per_device_hour }) => ({
         at,
         value: trajectories_per_device_hour,
       }))
-    : figures.over_time.points.map(({ at, trajectories_per_hour }) => ({ at, value: trajectories_per_hour }));
+    : answer.over_time.points.map(({ at, trajectories_per_hour }) => ({ at, value: trajectories_per_hour }));
   return line(points, {
-    label: isDevice ? `trajectories per ${deviceHour(figures.device)}` : "trajectories per hour",
+    label: isDevice ? `trajectories per ${deviceHour(answer.device)}` : "trajectories per hour",
   });
 }
 
-function ends(figures, status) {
-  const pairs = figures.ends.filter((end) => end.status === status).map((end) => [end.end, end.trajectories]);
+function ends(answer, status) {
+  const pairs = answer.ends.filter((end) => end.status === status).map((end) => [end.end, end.trajectories]);
   return pairs.length === 0
     ? el("p", { class: "note" }, status === "failed" ? "None failed." : "None yet.")
-    : bars(pairs, words(status));
+    : bars(pairs, spacedName(status));
 }

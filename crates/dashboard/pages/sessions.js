@@ -2,13 +2,13 @@
 
 import { ask, inTurn } from "./ask.js";
 import { el, put } from "./dom.js";
-import { duration, plural, words } from "./format.js";
+import { duration, plural, spacedName } from "./format.js";
 
-export async function show(stage, { tell }) {
+export async function show(stage, { showNotices }) {
   const tiles = new Map();
   const grid = el("div", { class: "sessions", role: "list", "aria-label": "Sessions" });
-  const told = el("p", { class: "note", role: "status" });
-  const seen = new IntersectionObserver(
+  const note = el("p", { class: "note", role: "status" });
+  const visibility = new IntersectionObserver(
     (entries) => {
       for (const entry of entries) {
         const tile = tiles.get(entry.target.dataset.id);
@@ -19,21 +19,21 @@ export async function show(stage, { tell }) {
     },
     { rootMargin: "200px" },
   );
-  put(stage, el("h1", {}, "Sessions"), told, grid);
+  put(stage, el("h1", {}, "Sessions"), note, grid);
 
   let isOpen = true;
   // A coordinator that is late answers nothing: the tiles stay until it says something else.
   const draw = inTurn(async () => {
     const { head, is_live, sessions } = await ask("/api/sessions");
     if (!isOpen) return;
-    tell(head);
-    told.textContent = is_live
+    showNotices(head);
+    note.textContent = is_live
       ? `${plural(sessions.length, "session")} running`
       : "Nothing runs: the job is over, or its coordinator does not answer.";
     const running = new Set(sessions.map((session) => session.trajectory_id));
     for (const [id, tile] of tiles) {
       if (running.has(id)) continue;
-      seen.unobserve(tile.node);
+      visibility.unobserve(tile.node);
       // Whoever stands at a tile that goes stands at its neighbour, not at the top of the page.
       if (tile.node === document.activeElement)
         (tile.node.nextElementSibling ?? tile.node.previousElementSibling)?.focus({ preventScroll: true });
@@ -46,10 +46,10 @@ export async function show(stage, { tell }) {
         tile = make(session);
         tiles.set(session.trajectory_id, tile);
         grid.append(tile.node);
-        seen.observe(tile.node);
+        visibility.observe(tile.node);
       }
       tile.session = session;
-      if (tile.inSight && tile.shown !== session.steps) fetchStep(tile);
+      if (tile.inSight && tile.displayedStep !== session.steps) fetchStep(tile);
     }
   });
 
@@ -64,7 +64,7 @@ export async function show(stage, { tell }) {
 
   async function fetchStep(tile) {
     const steps = tile.session.steps;
-    if (steps === 0 || tile.shown === steps || tile.isAsking) return;
+    if (steps === 0 || tile.displayedStep === steps || tile.isAsking) return;
     tile.isAsking = true;
     try {
       const base = `/api/sessions/${encodeURIComponent(tile.session.trajectory_id)}`;
@@ -76,19 +76,19 @@ export async function show(stage, { tell }) {
       // Put there when it is whole; until then, and where there is none any more, what was there stays.
       picture.decode().then(
         () => put(tile.frame, picture),
-        () => (tile.shown = 0),
+        () => (tile.displayedStep = 0),
       );
-      tile.shown = steps;
+      tile.displayedStep = steps;
       put(
         tile.did,
-        words(tile.last.action),
+        spacedName(tile.last.action),
         " ",
         el(
           "span",
           {
             class: `tag ${["ok", "answered", "option_chosen"].includes(tile.last.outcome) ? "good" : "bad"}`,
           },
-          words(tile.last.outcome),
+          spacedName(tile.last.outcome),
         ),
       );
       tile.node.title = tile.last.url;
@@ -118,7 +118,18 @@ export async function show(stage, { tell }) {
       did,
       el("p", { class: "note" }, el("code", {}, session.trajectory_id)),
     );
-    return { session, node, frame, state, since, did, inSight: false, shown: 0, last: null, isAsking: false };
+    return {
+      session,
+      node,
+      frame,
+      state,
+      since,
+      did,
+      inSight: false,
+      displayedStep: 0,
+      last: null,
+      isAsking: false,
+    };
   }
 
   await draw();
@@ -129,7 +140,7 @@ export async function show(stage, { tell }) {
     close: () => {
       isOpen = false;
       clearInterval(ticking);
-      seen.disconnect();
+      visibility.disconnect();
     },
   };
 }

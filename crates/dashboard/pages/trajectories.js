@@ -2,7 +2,7 @@
 
 import { ask, inTurn } from "./ask.js";
 import { el, put } from "./dom.js";
-import { NONE, duration, moment, number, words } from "./format.js";
+import { NONE, duration, moment, number, spacedName } from "./format.js";
 import { Grid } from "./grid.js";
 
 const COLUMNS = [
@@ -24,7 +24,7 @@ const COLUMNS = [
       el(
         "span",
         { class: `tag ${row.status === "failed" ? "bad" : row.success ? "good" : ""}` },
-        words(row.end),
+        spacedName(row.end),
       ),
     width: "8rem",
     sort: "end",
@@ -71,7 +71,7 @@ export function versions(row) {
     : `${row.policy_version_min}–${row.policy_version_max}`;
 }
 
-export async function show(stage, { tell, go, isHere }) {
+export async function show(stage, { showNotices, go, isHere }) {
   const params = new URLSearchParams(location.search);
   let total = 0;
   let waiting = null;
@@ -137,7 +137,7 @@ export async function show(stage, { tell, go, isHere }) {
   }
 
   const choices = await ask("/api/choices");
-  tell(choices.head);
+  showNotices(choices.head);
   const field = (label, name, input) => el("label", { class: "field" }, el("span", {}, label), input(name));
   const text = (props) => (name) =>
     el("input", {
@@ -157,18 +157,18 @@ export async function show(stage, { tell, go, isHere }) {
       options.map(option),
     );
   };
-  const words_of = (list) => list.map((word) => [word, words(word)]);
+  const optionsOf = (list) => list.map((value) => [value, spacedName(value)]);
   /** What came into the data set since is offered, too; nothing that stands there moves. */
   const offer = async () => {
     const now = await ask("/api/choices");
     if (!isOpen || !isHere()) return;
-    tell(now.head);
+    showNotices(now.head);
     for (const [name, list] of Object.entries({ suite: now.suites, split: now.splits, end: now.ends })) {
       const choice = filters.elements.namedItem(name);
       const known = new Set([...choice.options].map((option) => option.value));
-      for (const word of list)
-        if (!known.has(word))
-          choice.append(el("option", { value: word, selected: word === params.get(name) }, words(word)));
+      for (const value of list)
+        if (!known.has(value))
+          choice.append(el("option", { value, selected: value === params.get(name) }, spacedName(value)));
     }
   };
   const range = (label, name, step) =>
@@ -200,8 +200,8 @@ export async function show(stage, { tell, go, isHere }) {
       on: { submit: (event) => event.preventDefault() },
     },
     field("Find", "text", text({ type: "search", placeholder: "task or id", id: "find" })),
-    field("Suite", "suite", select(words_of(choices.suites))),
-    field("Split", "split", select(words_of(choices.splits))),
+    field("Suite", "suite", select(optionsOf(choices.suites))),
+    field("Split", "split", select(optionsOf(choices.splits))),
     field(
       "Status",
       "status",
@@ -210,7 +210,7 @@ export async function show(stage, { tell, go, isHere }) {
         ["failed", "failed"],
       ]),
     ),
-    field("End", "end", select(words_of(choices.ends))),
+    field("End", "end", select(optionsOf(choices.ends))),
     field(
       "Solved",
       "success",

@@ -3,16 +3,16 @@
 import { ask } from "./ask.js";
 import { waterfall } from "./charts.js";
 import { card, el, put, svg } from "./dom.js";
-import { NONE, count, dollars, duration, moment, number, percent, plural, words } from "./format.js";
+import { NONE, count, dollars, duration, moment, number, percent, plural, spacedName } from "./format.js";
 import { versions } from "./trajectories.js";
 
 const CAUSES = ["queue", "boot", "observe", "policy", "act", "settle", "record", "finish", "score"];
 
-export async function show(stage, { tell, go }) {
+export async function show(stage, { showNotices, go }) {
   const id = decodeURIComponent(location.pathname.slice("/trajectory/".length));
   const base = `/api/trajectory/${encodeURIComponent(id)}`;
   const { trajectory, steps, siblings, head } = await ask(base);
-  tell(head);
+  showNotices(head);
   const dialog = el("dialog", { class: "raw", "aria-label": "Raw row" });
   const raw = async (step) => {
     const row = await ask(step === null ? `${base}/row` : `${base}/row?step=${step}`).catch((error) => ({
@@ -93,8 +93,8 @@ export async function show(stage, { tell, go }) {
   if (location.hash) focus(at);
 
   const sibling = (offset) => {
-    const place = siblings.findIndex((row) => row.trajectory_id === id) + offset;
-    if (siblings[place]) go(`/trajectory/${encodeURIComponent(siblings[place].trajectory_id)}`);
+    const index = siblings.findIndex((row) => row.trajectory_id === id) + offset;
+    if (siblings[index]) go(`/trajectory/${encodeURIComponent(siblings[index].trajectory_id)}`);
   };
   const key = (event) => {
     if (
@@ -128,11 +128,11 @@ export async function show(stage, { tell, go }) {
 }
 
 function facts(pairs) {
-  const shown = pairs.filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const present = pairs.filter(([, value]) => value !== null && value !== undefined && value !== "");
   return el(
     "dl",
     { class: "facts" },
-    shown.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]),
+    present.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]),
   );
 }
 
@@ -165,7 +165,7 @@ function summary(row) {
       ["worker", row.environment?.worker],
       ["browser", row.environment?.browser],
       ...hashes.map(([name, hash]) => [
-        `hash of ${words(name)}`,
+        `hash of ${spacedName(name)}`,
         el("code", { title: hash }, hash.slice(0, 16)),
       ]),
     ]),
@@ -186,7 +186,7 @@ function verdict(base, row) {
   return card(
     "End",
     {},
-    el("p", {}, el("span", { class: `tag large ${tag}` }, words(row.end)), " ", row.failure_reason),
+    el("p", {}, el("span", { class: `tag large ${tag}` }, spacedName(row.end)), " ", row.failure_reason),
     row.status === "failed"
       ? el("p", { class: "note" }, "The farm's fault: it has no reward, is in no rate, and was tried again.")
       : null,
@@ -207,7 +207,7 @@ function verdict(base, row) {
       ["cost", row.cost_usd === null ? null : dollars(row.cost_usd)],
       [
         "last outcome",
-        row.last_outcome ? `${words(row.last_outcome.name)} ${row.last_outcome.detail}` : null,
+        row.last_outcome ? `${spacedName(row.last_outcome.name)} ${row.last_outcome.detail}` : null,
       ],
     ]),
     picture,
@@ -260,7 +260,7 @@ function group(siblings, id) {
           }),
         ),
         el("span", { class: "number strong" }, number(row.reward)),
-        el("span", { class: "note" }, `${words(row.end)}, ${plural(row.num_steps, "step")}`),
+        el("span", { class: "note" }, `${spacedName(row.end)}, ${plural(row.num_steps, "step")}`),
       ),
     ),
   );
@@ -277,7 +277,7 @@ function split(timing) {
 function stepCard(base, step, raw) {
   const { action, outcome, observation, engine } = step;
   const isBad = !action.valid || !["ok", "answered", "option_chosen"].includes(outcome.name);
-  const said = thought(action);
+  const text = thought(action);
   return el(
     "article",
     { id: `step-${step.step}`, class: "card step", tabindex: "0", "aria-label": `Step ${step.step + 1}` },
@@ -289,9 +289,9 @@ function stepCard(base, step, raw) {
         {},
         el("a", { href: `#step-${step.step}` }, `Step ${step.step + 1}`),
         " ",
-        el("span", { class: "action" }, action.valid ? words(action.name || action.kind) : "no action"),
+        el("span", { class: "action" }, action.valid ? spacedName(action.name || action.kind) : "no action"),
         " ",
-        el("span", { class: `tag ${isBad ? "bad" : "good"}` }, words(outcome.name)),
+        el("span", { class: `tag ${isBad ? "bad" : "good"}` }, spacedName(outcome.name)),
       ),
       el("button", { type: "button", class: "quiet", on: { click: () => raw(step.step) } }, "Raw row"),
     ),
@@ -313,7 +313,7 @@ function stepCard(base, step, raw) {
       el(
         "div",
         {},
-        said ? el("div", { class: "thought" }, el("h4", {}, "Thought"), el("p", {}, said)) : null,
+        text ? el("div", { class: "thought" }, el("h4", {}, "Thought"), el("p", {}, text)) : null,
         el("h4", {}, "Action"),
         el("pre", { class: "reply", tabindex: "0" }, action.raw_text || NONE),
         action.error ? el("p", { class: "wrong" }, action.error) : null,
@@ -336,7 +336,7 @@ function stepCard(base, step, raw) {
           ],
           ["state", engine.state_origin],
           ["device", engine.gpu_micros > 0 ? duration(engine.gpu_micros) : null],
-          ["ended by", step.finish_reason ? words(step.finish_reason) : null],
+          ["ended by", step.finish_reason ? spacedName(step.finish_reason) : null],
           ["picture", `${observation.width} × ${observation.height} ${observation.format}`],
         ]),
         tokens(step),
@@ -351,8 +351,8 @@ function thought(action) {
   const text = action.raw_text ?? "";
   try {
     const reply = JSON.parse(text);
-    const said = [reply?.thought, reply?.note].filter((part) => typeof part === "string" && part !== "");
-    return said.length > 0 ? said.join("\n") : null;
+    const texts = [reply?.thought, reply?.note].filter((part) => typeof part === "string" && part !== "");
+    return texts.length > 0 ? texts.join("\n") : null;
   } catch {
     const before = text
       .split(/<tool_call>|Action:|ACTION:/)[0]
@@ -402,7 +402,7 @@ function tokens(step) {
     const [forced, sampled] = [step.forced?.[at], step.response_mask?.[at]];
     const chance = logprob === null ? null : Math.exp(logprob);
     const entropy = step.entropy?.[at] ?? null;
-    const told = [
+    const titleParts = [
       `token ${at}: id ${id}`,
       logprob === null ? "no log-prob" : `log-prob ${logprob.toFixed(3)} (${percent(chance)})`,
       entropy === null ? null : `entropy ${entropy.toFixed(3)}`,
@@ -410,7 +410,7 @@ function tokens(step) {
     ];
     return el("span", {
       class: `token ${chance === null ? "unknown" : ""}`,
-      title: told.filter(Boolean).join(", "),
+      title: titleParts.filter(Boolean).join(", "),
       style: chance === null ? {} : { "--doubt": (1 - chance).toFixed(3) },
     });
   });

@@ -18,7 +18,7 @@ function marks(width, height, marksMax, textMax) {
   const rects = taken(E, "getClientRects");
   const bounds = taken(E, "getBoundingClientRect");
   const borders = [taken(E, "clientLeft"), taken(E, "clientTop")];
-  const isVisible = taken(E, "checkVisibility");
+  const checkVisibility = taken(E, "checkVisibility");
   const shadow = taken(E, "shadowRoot");
   const slot = taken(E, "assignedSlot");
   const children = taken(E, "childElementCount");
@@ -80,8 +80,8 @@ function marks(width, height, marksMax, textMax) {
 
   // The role of an element that counts, else null.
   const roleOf = (node, name) => {
-    const said = (attribute(node, "role") ?? "").trim().split(/\s+/)[0].toLowerCase();
-    if (ROLES.has(said)) return said;
+    const role = (attribute(node, "role") ?? "").trim().split(/\s+/)[0].toLowerCase();
+    if (ROLES.has(role)) return role;
     if (name === "a" && has(node, "href")) return "link";
     if (name === "input") {
       const type = (attribute(node, "type") ?? "text").toLowerCase();
@@ -103,10 +103,10 @@ function marks(width, height, marksMax, textMax) {
   // A label stands for the field it hides, as dressed-up check boxes do.
   const labelRole = (node) => {
     const field = control(node);
-    if (!field || (isSeen(field) && boxesOf(field).length)) return null;
+    if (!field || (isVisible(field) && boxesOf(field).length)) return null;
     return matches(field, ":disabled") ? null : roleOf(field, tag(field));
   };
-  const isSeen = (node) => isVisible(node, { opacityProperty: true, visibilityProperty: true });
+  const isVisible = (node) => checkVisibility(node, { opacityProperty: true, visibilityProperty: true });
   const boxesOf = (node) => [...rects(node)].filter((rect) => rect.width >= 2 && rect.height >= 2);
 
   const cut = (rect, by) => {
@@ -149,7 +149,7 @@ function marks(width, height, marksMax, textMax) {
 
   // Everything that counts, with the origin of its document and the part of the picture that shows that document.
   const counted = new Map();
-  const lookInto = (root, origin, shown) => {
+  const lookInto = (root, origin, clip) => {
     const walk = walker(document, root, NodeFilter.SHOW_ELEMENT);
     for (let node = walk.nextNode(); node && elementsLeft > 0; node = walk.nextNode()) {
       elementsLeft -= 1;
@@ -157,21 +157,23 @@ function marks(width, height, marksMax, textMax) {
       const within = name === "iframe" && inside(node);
       if (within) {
         const corner = cornerOf(node, origin);
-        const rest = cut(moved(bounds(node), origin), shown);
+        const rest = cut(moved(bounds(node), origin), clip);
         if (rest) lookInto(within, corner, rest);
       } else if (matches(node, BASIC)) {
         const role =
-          matches(node, ':disabled, [aria-disabled="true" i]') || !isSeen(node) ? null : roleOf(node, name);
-        if (role) counted.set(node, { node, role, origin, shown });
+          matches(node, ':disabled, [aria-disabled="true" i]') || !isVisible(node)
+            ? null
+            : roleOf(node, name);
+        if (role) counted.set(node, { node, role, origin, clip });
       } else if (
         !children(node) &&
-        largest(node, origin, shown) &&
+        largest(node, origin, clip) &&
         getComputedStyle(node).cursor === "pointer" &&
-        isSeen(node)
+        isVisible(node)
       ) {
-        if (!owner(node)) counted.set(node, { node, role: name, origin, shown });
+        if (!owner(node)) counted.set(node, { node, role: name, origin, clip });
       }
-      if (shadow(node)) lookInto(shadow(node), origin, shown);
+      if (shadow(node)) lookInto(shadow(node), origin, clip);
     }
   };
   const cornerOf = (frame, origin) => {
@@ -192,7 +194,7 @@ function marks(width, height, marksMax, textMax) {
     for (;;) {
       const at = [x - origin[0], y - origin[1]];
       let node = topIn[kind(root)](root, ...at);
-      // Words in a slot are said to be their host's: what is theirs inside it is asked for by name.
+      // A text in a slot counts as its host's, so what lies inside the host is looked up among all elements at the point.
       if (node === top && kind(root) === 11) node = allIn(root, ...at).find((one) => home(one) === root);
       if (!node || node === top) return top;
       top = node;
@@ -204,16 +206,16 @@ function marks(width, height, marksMax, textMax) {
   };
   const isReached = (node, box) =>
     owner(topAt((box.left + box.right) / 2, (box.top + box.bottom) / 2)) === node;
-  const boxOf = ({ node, origin, shown }) => {
-    const frame = frameOf(above(node), origin, shown);
-    const seen = frame && largest(node, origin, frame);
-    if (seen && isReached(node, seen)) return seen;
+  const boxOf = ({ node, origin, clip }) => {
+    const frame = frameOf(above(node), origin, clip);
+    const visibleBox = frame && largest(node, origin, frame);
+    if (visibleBox && isReached(node, visibleBox)) return visibleBox;
     // What is placed by itself is not cut off by what it stands in.
-    const whole = largest(node, origin, shown);
+    const whole = largest(node, origin, clip);
     return whole && isReached(node, whole) ? whole : null;
   };
 
-  const words = (text) =>
+  const cleanText = (text) =>
     [
       ...(text ?? "")
         .slice(0, 5 * textMax)
@@ -223,63 +225,64 @@ function marks(width, height, marksMax, textMax) {
       .slice(0, textMax)
       .join("")
       .toWellFormed();
-  const shownText = (node) => words(node instanceof HTMLElement ? innerText(node) : content(node));
+  const visibleText = (node) => cleanText(node instanceof HTMLElement ? innerText(node) : content(node));
   const named = (node, ids) => {
     const root = home(node);
-    return words(
+    return cleanText(
       ids
         .split(/\s+/)
         .slice(0, 8)
         .map((id) => byId[kind(root)]?.(root, id))
         .filter(Boolean)
-        .map(shownText)
+        .map(visibleText)
         .join(" "),
     );
   };
   const fieldText = (node, name) => {
     const type = (attribute(node, "type") ?? "").toLowerCase();
-    if (name === "input" && ["button", "submit", "reset"].includes(type)) return words(node.value) || type;
-    const labels = words([...(node.labels ?? [])].slice(0, 4).map(shownText).join(" "));
-    const chosen = name === "select" && words(node.selectedOptions[0]?.label);
+    if (name === "input" && ["button", "submit", "reset"].includes(type))
+      return cleanText(node.value) || type;
+    const labels = cleanText([...(node.labels ?? [])].slice(0, 4).map(visibleText).join(" "));
+    const chosen = name === "select" && cleanText(node.selectedOptions[0]?.label);
     return (
       labels ||
-      words(attribute(node, "placeholder")) ||
-      words(attribute(node, "alt")) ||
-      words(attribute(node, "title")) ||
+      cleanText(attribute(node, "placeholder")) ||
+      cleanText(attribute(node, "alt")) ||
+      cleanText(attribute(node, "title")) ||
       chosen
     );
   };
   const textOf = (node) => {
     const name = tag(node);
-    const said =
-      words(attribute(node, "aria-label")) || named(node, attribute(node, "aria-labelledby") ?? "");
-    if (said) return said;
+    const label =
+      cleanText(attribute(node, "aria-label")) || named(node, attribute(node, "aria-labelledby") ?? "");
+    if (label) return label;
     const isField = ["input", "select", "textarea"].includes(name);
-    const text = isField ? fieldText(node, name) : shownText(node);
-    return text || lentText(node) || words(attribute(node, "title"));
+    const text = isField ? fieldText(node, name) : visibleText(node);
+    return text || slottedText(node) || cleanText(attribute(node, "title"));
   };
-  // Of what stands in it: a slot's words, a picture's name.
-  const lentText = (node) => {
-    const lent = query(node, "slot");
+  // Of what stands in it: a slot's text, a picture's name.
+  const slottedText = (node) => {
+    const slotElement = query(node, "slot");
     const picture = query(node, "img[alt], [aria-label]");
     return (
-      words(
-        lent
+      cleanText(
+        slotElement
           ?.assignedNodes({ flatten: true })
           .slice(0, 8)
           .map((one) => content(one))
           .join(" "),
-      ) || words(picture && (attribute(picture, "alt") ?? attribute(picture, "aria-label")))
+      ) || cleanText(picture && (attribute(picture, "alt") ?? attribute(picture, "aria-label")))
     );
   };
 
-  const shown = {
+  const clip = {
     left: 0,
     top: 0,
     right: Math.min(width, innerWidth),
     bottom: Math.min(height, innerHeight),
   };
-  lookInto(document, [0, 0], shown);
+  lookInto(document, [0, 0], clip);
   return [...counted.values()]
     .map((one) => ({ ...one, box: boxOf(one) }))
     .filter((one) => one.box)
