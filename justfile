@@ -18,6 +18,10 @@ test:
 e2e:
     tests/run.sh e2e
 
+# format and lint of JavaScript and CSS; `just js --fix` writes the format
+js *arguments:
+    tests/js.sh "$@"
+
 # the trainer's lints, types and tests; `just trainer --reader`: the reader alone
 trainer *arguments:
     trainer/test.sh "$@"

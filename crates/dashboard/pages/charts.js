@@ -114,7 +114,8 @@ export function line(
     .map(({ at, low, high }) => `M${x(at).toFixed(1)} ${y(low).toFixed(1)}V${y(high).toFixed(1)}`)
     .join("");
   const values = known.map((point) => point.value);
-  const sentence = `${label}: ${known.length} points, from ${write(Math.min(...values))} to ${write(Math.max(...values))}, last ${write(values[values.length - 1])}`;
+  const extent = `from ${write(Math.min(...values))} to ${write(Math.max(...values))}`;
+  const sentence = `${label}: ${known.length} points, ${extent}, last ${write(values[values.length - 1])}`;
   const picture = svg(
     "svg",
     { class: "chart", viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": sentence },

@@ -304,10 +304,12 @@ function noDevice(answer) {
       { class: "note" },
       "This policy has no device: nothing is computed between an observation and its action.",
     );
+  const took = duration(answer.device_micros_of_trajectories);
   return el(
     "p",
     { class: "note" },
-    `The hours of the run are not known here (no metrics.jsonl beside the data). Its trajectories themselves took ${duration(answer.device_micros_of_trajectories)} of the device, idle time left out.`,
+    "The hours of the run are not known here (no metrics.jsonl beside the data). " +
+      `Its trajectories themselves took ${took} of the device, idle time left out.`,
   );
 }
 
