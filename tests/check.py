@@ -84,7 +84,16 @@ class Checker:
     @staticmethod
     def columns(table):
         if table in ("steps", "failed_steps"):
-            return ["trajectory_id", "group_id", "sample_index", "step", "is_first", "is_last", "reward", "observation"]
+            return [
+                "trajectory_id",
+                "group_id",
+                "sample_index",
+                "step",
+                "is_first",
+                "is_last",
+                "reward",
+                "observation",
+            ]
         return None
 
     # -- what must hold ---------------------------------------------------------------------------------------------------
@@ -104,14 +113,20 @@ class Checker:
                     self.wrong(f"{row['trajectory_id']} is scored with reward {row['reward']}")
                 if row["score"]["evidence_sha256"] != row["evidence"]["sha256"]:
                     self.wrong(f"{row['trajectory_id']}: the scorer saw other evidence than is recorded")
-                self.equal(f"evidence hash of {row['trajectory_id']}", evidence_sha256(row["evidence"]), row["evidence"]["sha256"])
+                self.equal(
+                    f"evidence hash of {row['trajectory_id']}",
+                    evidence_sha256(row["evidence"]),
+                    row["evidence"]["sha256"],
+                )
             elif row["reward"] is not None or row["score"] is not None:
                 self.wrong(f"{row['trajectory_id']} failed and has a reward")
         for slot, count in scored.items():
             self.equal(f"scored trajectories of slot {slot}", count, 1)
         for slot, tries in attempts.items():
             tries.sort()
-            self.equal(f"attempts at slot {slot}", [attempt for attempt, _, _ in tries], list(range(len(tries))))
+            self.equal(
+                f"attempts at slot {slot}", [attempt for attempt, _, _ in tries], list(range(len(tries)))
+            )
             tokens = [token for _, token, _ in tries]
             if tokens != sorted(set(tokens)):
                 self.wrong(f"tokens of slot {slot} do not grow: {tokens}")
@@ -126,7 +141,9 @@ class Checker:
                 if owner is None:
                     self.wrong(f"step {row['step']} of {row['trajectory_id']} has no trajectory")
                 elif owner["status"] != status:
-                    self.wrong(f"{row['trajectory_id']} is {owner['status']}, but has steps among the {status}")
+                    self.wrong(
+                        f"{row['trajectory_id']} is {owner['status']}, but has steps among the {status}"
+                    )
                 if not row["observation"]["screenshot"]["bytes"]:
                     self.wrong(f"step {row['step']} of {row['trajectory_id']} has no screenshot")
                 if row["reward"] is not None and not math.isfinite(row["reward"]):
@@ -150,16 +167,24 @@ class Checker:
         for row in groups:
             name = row["group_id"]
             rewards = [member["reward"] for member in members[name] if member["status"] == "scored"]
-            failed = collections.Counter(member["end"] for member in members[name] if member["status"] == "failed")
+            failed = collections.Counter(
+                member["end"] for member in members[name] if member["status"] == "failed"
+            )
             self.equal(f"valid of group {name}", row["valid"], len(rewards))
-            self.equal(f"failed of group {name}", {cell["end"]: cell["count"] for cell in row["failed"]}, dict(failed))
+            self.equal(
+                f"failed of group {name}",
+                {cell["end"]: cell["count"] for cell in row["failed"]},
+                dict(failed),
+            )
             if group_size is not None:
                 self.equal(f"planned of group {name}", row["planned"], group_size)
             if rewards:
                 mean = sum(rewards) / len(rewards)
                 spread = math.sqrt(sum((reward - mean) ** 2 for reward in rewards) / len(rewards))
                 if abs(row["mean"] - mean) > 1e-9 or abs(row["std"] - spread) > 1e-9:
-                    self.wrong(f"group {name}: mean {row['mean']} and std {row['std']}, expected {mean} and {spread}")
+                    self.wrong(
+                        f"group {name}: mean {row['mean']} and std {row['std']}, expected {mean} and {spread}"
+                    )
 
     def check_acknowledged(self, trajectories, seen):
         """What the environment workers' own logs say was acknowledged."""
@@ -185,7 +210,9 @@ class Checker:
         path = os.path.join(self.run_dir, "ledger.sqlite")
         ledger = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
         self.equal("integrity of the ledger", ledger.execute("PRAGMA integrity_check").fetchone()[0], "ok")
-        open_ones = ledger.execute("SELECT count(*) FROM trajectories WHERE state NOT IN ('scored', 'failed')").fetchone()[0]
+        open_ones = ledger.execute(
+            "SELECT count(*) FROM trajectories WHERE state NOT IN ('scored', 'failed')"
+        ).fetchone()[0]
         self.equal("assignments left in the ledger", open_ones, 0)
         unpublished = ledger.execute(
             "SELECT count(*) FROM trajectories t LEFT JOIN shards s USING (shard_id) WHERE s.state IS NOT 'published'"
@@ -211,7 +238,10 @@ def evidence_sha256(evidence):
     """Over screenshot, url, title, answer, probe_json: each length as u64 little-endian, absent is all ones."""
     screenshot = evidence["screenshot"]
     parts = [screenshot["bytes"] if screenshot else None]
-    parts += [evidence[name].encode() if evidence[name] is not None else None for name in ("url", "title", "answer", "probe_json")]
+    parts += [
+        evidence[name].encode() if evidence[name] is not None else None
+        for name in ("url", "title", "answer", "probe_json")
+    ]
     hashed = hashlib.sha256()
     for part in parts:
         hashed.update(b"\xff" * 8 if part is None else len(part).to_bytes(8, "little") + part)

@@ -95,7 +95,9 @@ def hold(where, said, tasks, kind):
         low, high = bootstrap([[float(term) for term in task] for task in tasks])
     interval = said["interval"]
     assert interval["method"] == method, f"{where}: {interval}, not {method}"
-    assert abs(interval["low"] - low) < near and abs(interval["high"] - high) < near, f"{where}: {interval}, not {low}, {high}"
+    assert abs(interval["low"] - low) < near and abs(interval["high"] - high) < near, (
+        f"{where}: {interval}, not {low}, {high}"
+    )
 
 
 def versions(found):
@@ -141,14 +143,21 @@ def hold_line(line, attempts):
             tasks[task(row)].append(value(row))
         return list(tasks.values())
 
-    hold((*where, "success"), line["success"], by_task(judged, lambda row: int(row["score"]["success"])), "trials")
+    hold(
+        (*where, "success"),
+        line["success"],
+        by_task(judged, lambda row: int(row["score"]["success"])),
+        "trials",
+    )
     hold((*where, "reward"), line["reward"], by_task(scored, lambda row: row["reward"]), "numbers")
     tallies = collections.defaultdict(list)
     for row in judged:
         tallies[problem(row)].append(int(row["score"]["success"]))
     most = max((len(tally) for tally in tallies.values()), default=0)
     wanted = [2**power for power in range(20) if 2**power <= most]
-    assert [entry["k"] for entry in line["pass"]] == wanted, f"{where}: pass@k of {line['pass']}, not {wanted}"
+    assert [entry["k"] for entry in line["pass"]] == wanted, (
+        f"{where}: pass@k of {line['pass']}, not {wanted}"
+    )
     for entry in line["pass"]:
         k = entry["k"]
         tasks, counted = collections.defaultdict(list), 0
@@ -156,7 +165,9 @@ def hold_line(line, attempts):
             if len(tally) >= k:
                 tasks[suite, name].append(choices(len(tally), sum(tally), k))
                 counted += 1
-        assert entry["problems"] == counted, f"{where}: pass@{k} over {entry['problems']} problems, not {counted}"
+        assert entry["problems"] == counted, (
+            f"{where}: pass@{k} over {entry['problems']} problems, not {counted}"
+        )
         hold((*where, f"pass@{k}"), entry, list(tasks.values()), "trials" if most <= k else "chances")
 
 
@@ -175,10 +186,14 @@ def main():
     for key, line in told.items():
         hold_line(line, lines[key])
     evaluated = versions(found)
-    assert [line["version"] for line in said["versions"]] == sorted(evaluated, key=lambda version: (version is not None, version)), said
+    assert [line["version"] for line in said["versions"]] == sorted(
+        evaluated, key=lambda version: (version is not None, version)
+    ), said
     for line in said["versions"]:
         hold_line(line, evaluated[line["version"]])
-    print(f"{len(told)} lines over {len(lines['all', '', ''])} attempts agree, and {len(evaluated)} evaluations")
+    print(
+        f"{len(told)} lines over {len(lines['all', '', ''])} attempts agree, and {len(evaluated)} evaluations"
+    )
 
 
 if __name__ == "__main__":

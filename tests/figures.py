@@ -34,7 +34,9 @@ def same(where, said, wanted):
     elif isinstance(wanted, int):
         assert said == wanted, f"{where}: {said}, the script has {wanted}"
     else:
-        assert math.isclose(said, wanted, rel_tol=1e-6, abs_tol=1e-12), f"{where}: {said}, the script has {wanted}"
+        assert math.isclose(said, wanted, rel_tol=1e-6, abs_tol=1e-12), (
+            f"{where}: {said}, the script has {wanted}"
+        )
 
 
 def div(part, whole):
@@ -155,7 +157,9 @@ def hold_overview(said, rows, total):
     trajectories, steps = rows["trajectories"], rows["steps"] + rows["failed_steps"]
     scored = hold_counts("overview.counts", said["counts"], trajectories)
     hold_counts("overview.training", said["training"], trained(trajectories))
-    hold_counts("overview.evaluated", said["evaluated"], [row for row in trajectories if row["split"] == "eval"])
+    hold_counts(
+        "overview.evaluated", said["evaluated"], [row for row in trajectories if row["split"] == "eval"]
+    )
     begin = min(row["started_at"] for row in trajectories)
     end = max(row["ended_at"] for row in trajectories)
     wall = (end - begin).total_seconds()
@@ -165,7 +169,11 @@ def hold_overview(said, rows, total):
 
     throughput = said["throughput"]
     same("trajectories_per_hour", throughput["trajectories_per_hour"], len(scored) / (wall / 3600))
-    same("steps_per_second", throughput["steps_per_second"], sum(row["num_steps"] for row in trajectories) / wall)
+    same(
+        "steps_per_second",
+        throughput["steps_per_second"],
+        sum(row["num_steps"] for row in trajectories) / wall,
+    )
     generated = sum(len(row["response_token_ids"] or []) for row in steps)
     prefilled = sum(row["engine"]["prefill_tokens"] for row in steps)
     reused = sum(row["engine"]["reused_tokens"] for row in steps)
@@ -176,9 +184,15 @@ def hold_overview(said, rows, total):
 
     session = {cause: sum(row["timing"][f"{cause}_micros"] for row in trajectories) for cause in SESSION}
     hold_parts("session_parts", said["session_parts"], session)
-    same("device_micros_of_trajectories", said["device_micros_of_trajectories"], sum(row["gpu_micros"] for row in trajectories))
+    same(
+        "device_micros_of_trajectories",
+        said["device_micros_of_trajectories"],
+        sum(row["gpu_micros"] for row in trajectories),
+    )
 
-    versions = [row["policy_version_max"] for row in trained(trajectories) if row["policy_version_max"] is not None]
+    versions = [
+        row["policy_version_max"] for row in trained(trajectories) if row["policy_version_max"] is not None
+    ]
     same("versions.newest", said["versions"]["newest"], max(versions, default=None))
     behind = [row["staleness"] for row in trained(scored) if row["staleness"] is not None]
     same("versions.staleness_mean", said["versions"]["staleness_mean"], div(float(sum(behind)), len(behind)))
@@ -199,20 +213,38 @@ def hold_overview(said, rows, total):
         measured = total("rollout/scored") / (whole / HOUR)
         same("device_hours", said["device_hours"], whole / HOUR)
         same("trajectories_per_device_hour", throughput["trajectories_per_device_hour"], measured)
-        same("ceiling_device_bound", throughput["ceiling_device_bound"], div(total("rollout/scored"), busy / HOUR))
-        same("ceiling_session_bound", throughput["ceiling_session_bound"], measured * sum(slots.values()) / slots["busy"])
+        same(
+            "ceiling_device_bound",
+            throughput["ceiling_device_bound"],
+            div(total("rollout/scored"), busy / HOUR),
+        )
+        same(
+            "ceiling_session_bound",
+            throughput["ceiling_session_bound"],
+            measured * sum(slots.values()) / slots["busy"],
+        )
     if sum(slots.values()):
         hold_parts("slot_parts", said["slot_parts"], slots)
-        same("trajectories_per_slot_hour", throughput["trajectories_per_slot_hour"], total("rollout/scored") / (sum(slots.values()) / HOUR))
+        same(
+            "trajectories_per_slot_hour",
+            throughput["trajectories_per_slot_hour"],
+            total("rollout/scored") / (sum(slots.values()) / HOUR),
+        )
 
 
 def hold_learning(said, rows, gap):
-    assert (said["prefill_gap"] is None) == (gap is None), f"prefill_gap: {said['prefill_gap']}, the script has {gap}"
+    assert (said["prefill_gap"] is None) == (gap is None), (
+        f"prefill_gap: {said['prefill_gap']}, the script has {gap}"
+    )
     for name, wanted in (gap or {}).items():
         same(f"prefill_gap.{name}", said["prefill_gap"][name], wanted)
     evaluated = [row for row in rows["trajectories"] if row["split"] == "eval"]
     hold_counts("learning.evaluated", said["evaluated"], evaluated)
-    trajectories, steps, groups = trained(rows["trajectories"]), trained(rows["steps"] + rows["failed_steps"]), trained(rows["groups"])
+    trajectories, steps, groups = (
+        trained(rows["trajectories"]),
+        trained(rows["steps"] + rows["failed_steps"]),
+        trained(rows["groups"]),
+    )
     scored = hold_counts("learning.all", said["all"], trajectories)
     of = collections.defaultdict(list)
     for row in trajectories:
@@ -233,7 +265,11 @@ def hold_learning(said, rows, gap):
         closed = [row for row in groups if row["policy_version_max"] == line["version"]]
         flat = sum(row["zero_variance"] is True for row in closed)
         same(f"version {line['version']}.groups", line["groups"], len(closed))
-        same(f"version {line['version']}.zero_variance_share", line["zero_variance_share"], div(float(flat), len(closed)))
+        same(
+            f"version {line['version']}.zero_variance_share",
+            line["zero_variance_share"],
+            div(float(flat), len(closed)),
+        )
     for line in said["by_suite"]:
         hold_counts(f"suite {line['suite']}", line, of["suite", line["suite"]])
     for line in said["by_task"]:
@@ -244,7 +280,11 @@ def hold_learning(said, rows, gap):
     flat = sum(row["zero_variance"] is True for row in groups)
     same("groups", said["groups"], len(groups))
     same("zero_variance_share", said["zero_variance_share"], div(float(flat), len(groups)))
-    same("invalid_action_rate", said["invalid_action_rate"], div(float(sum(not row["action"]["valid"] for row in steps)), len(steps)))
+    same(
+        "invalid_action_rate",
+        said["invalid_action_rate"],
+        div(float(sum(not row["action"]["valid"] for row in steps)), len(steps)),
+    )
     for name, column in {"entropy_mean": "entropy", "logprob_mean": "logprobs"}.items():
         values = known(steps, column)
         same(name, said[name], div(math.fsum(values), len(values)))
@@ -252,8 +292,12 @@ def hold_learning(said, rows, gap):
     assert said["finish_reasons"] == tally(row["finish_reason"] for row in steps)
     assert said["outcomes"] == tally(row["outcome"]["name"] for row in steps)
     assert said["state_origins"] == tally(row["engine"]["state_origin"] for row in steps)
-    assert [tuple(pair) for pair in said["staleness"]] == sorted(tally(row["staleness"] for row in scored).items())
-    assert [tuple(pair) for pair in said["lengths"]] == sorted(tally(row["num_steps"] for row in scored).items())
+    assert [tuple(pair) for pair in said["staleness"]] == sorted(
+        tally(row["staleness"] for row in scored).items()
+    )
+    assert [tuple(pair) for pair in said["lengths"]] == sorted(
+        tally(row["num_steps"] for row in scored).items()
+    )
 
     kept = said["kept"]["lines"][0]
     without = {row["group_id"] for row in groups if row["zero_variance"] is True}
@@ -279,15 +323,30 @@ def hold_plan(said, rows, total):
     trajectories = rows["trajectories"]
     steps = sum(row["num_steps"] for row in trajectories)
     tokens = sum(row["num_response_tokens"] or 0 for row in trajectories)
-    pages = sum(row["timing"][f"{cause}_micros"] for row in trajectories for cause in SESSION if cause not in ("queue", "policy", "score"))
-    same("plan.trajectories", said["trajectories"]["measured"], float(sum(row["status"] == "scored" for row in trained(trajectories))))
+    pages = sum(
+        row["timing"][f"{cause}_micros"]
+        for row in trajectories
+        for cause in SESSION
+        if cause not in ("queue", "policy", "score")
+    )
+    same(
+        "plan.trajectories",
+        said["trajectories"]["measured"],
+        float(sum(row["status"] == "scored" for row in trained(trajectories))),
+    )
     same("plan.tokens_a_step", said["tokens_a_step"]["measured"], div(float(tokens), steps))
     same("plan.per_slot_hour", said["per_slot_hour"]["planned"], HOUR / (pages / len(trajectories)))
     if total is None:
         return
     slots = {used: total(f"env/slot_micros/{used}") for used in SLOTS}
-    same("plan.slots_filled", said["slots_filled"]["measured"], div(float(slots["busy"]), sum(slots.values())))
-    same("plan.per_slot_hour, measured", said["per_slot_hour"]["measured"], div(total("rollout/scored"), sum(slots.values()) / HOUR))
+    same(
+        "plan.slots_filled", said["slots_filled"]["measured"], div(float(slots["busy"]), sum(slots.values()))
+    )
+    same(
+        "plan.per_slot_hour, measured",
+        said["per_slot_hour"]["measured"],
+        div(total("rollout/scored"), sum(slots.values()) / HOUR),
+    )
 
 
 class Report(html.parser.HTMLParser):
@@ -301,11 +360,15 @@ class Report(html.parser.HTMLParser):
     def handle_starttag(self, tag, attributes):
         attributes = dict(attributes)
         if tag == "script":
-            assert attributes == {"type": "application/json", "id": "figures"}, f"a report runs no script: {attributes}"
+            assert attributes == {"type": "application/json", "id": "figures"}, (
+                f"a report runs no script: {attributes}"
+            )
             self.open = "figures"
         elif "data-figure" in attributes:
             self.open = "cell"
-            self.cells.append([attributes["data-figure"], json.loads(attributes["data-value"]), attributes["data-form"], ""])
+            self.cells.append(
+                [attributes["data-figure"], json.loads(attributes["data-value"]), attributes["data-form"], ""]
+            )
 
     def handle_data(self, text):
         if self.open == "figures":
@@ -337,7 +400,9 @@ def hold_shown(where, value, form, text):
     elif form == "count":
         assert int(plain) == round(value), f"{where}: {text!r} for {value}"
     else:
-        assert math.isclose(float(plain), value, rel_tol=0.006, abs_tol=5e-7), f"{where}: {text!r} for {value}"
+        assert math.isclose(float(plain), value, rel_tol=0.006, abs_tol=5e-7), (
+            f"{where}: {text!r} for {value}"
+        )
 
 
 def hold_report(path, runs):
@@ -371,7 +436,9 @@ def main():
     hold_overview(overview, rows, total)
     hold_learning(learning, rows, prefill_gap(run))
     hold_job(job, rows, total)
-    print(f"{held} figures agree over {len(rows['trajectories'])} trajectories and {len(rows['steps'] + rows['failed_steps'])} steps")
+    print(
+        f"{held} figures agree over {len(rows['trajectories'])} trajectories and {len(rows['steps'] + rows['failed_steps'])} steps"
+    )
 
 
 if __name__ == "__main__":

@@ -32,13 +32,26 @@ model = models[0].id
 assert client.models.retrieve(model).id == model
 
 # Words and a picture.
-shown = [{"role": "system", "content": "Be brief."},
-         {"role": "user", "content": [{"type": "text", "text": "What is this?"},
-                                      {"type": "image_url", "image_url": {"url": image, "detail": "high"}}]}]
+shown = [
+    {"role": "system", "content": "Be brief."},
+    {
+        "role": "user",
+        "content": [
+            {"type": "text", "text": "What is this?"},
+            {"type": "image_url", "image_url": {"url": image, "detail": "high"}},
+        ],
+    },
+]
 greedy = {"model": model, "temperature": 0, "max_completion_tokens": 16}
-told = client.chat.completions.create(messages=shown, logprobs=True, extra_body={"return_token_ids": True}, **greedy)
+told = client.chat.completions.create(
+    messages=shown, logprobs=True, extra_body={"return_token_ids": True}, **greedy
+)
 choice = told.choices[0]
-assert told.object == "chat.completion" and choice.message.role == "assistant" and choice.finish_reason in ("stop", "length")
+assert (
+    told.object == "chat.completion"
+    and choice.message.role == "assistant"
+    and choice.finish_reason in ("stop", "length")
+)
 ids = choice.model_extra["token_ids"]
 assert len(ids) == told.usage.completion_tokens == len(choice.logprobs.content)
 assert len(told.model_extra["prompt_token_ids"]) == told.usage.prompt_tokens
@@ -50,15 +63,33 @@ ranked = client.chat.completions.create(messages=shown, logprobs=True, top_logpr
 assert ranked.choices[0].message == choice.message
 for entry in ranked.choices[0].logprobs.content:
     listed = [other.logprob for other in entry.top_logprobs]
-    assert len(listed) == 3 and listed == sorted(listed, reverse=True) and entry.top_logprobs[0].token == entry.token
-streamed = client.chat.completions.create(messages=shown, logprobs=True, top_logprobs=3, stream=True, **greedy)
-entries = [entry for part in streamed for entry in (part.choices[0].logprobs.content if part.choices[0].logprobs else [])]
+    assert (
+        len(listed) == 3
+        and listed == sorted(listed, reverse=True)
+        and entry.top_logprobs[0].token == entry.token
+    )
+streamed = client.chat.completions.create(
+    messages=shown, logprobs=True, top_logprobs=3, stream=True, **greedy
+)
+entries = [
+    entry
+    for part in streamed
+    for entry in (part.choices[0].logprobs.content if part.choices[0].logprobs else [])
+]
 assert entries == ranked.choices[0].logprobs.content
 
 # The same in parts.
-parts = list(client.chat.completions.create(messages=shown, stream=True, stream_options={"include_usage": True}, **greedy))
-assert "".join(part.choices[0].delta.content or "" for part in parts if part.choices) == choice.message.content
-assert [part.choices[0].finish_reason for part in parts if part.choices and part.choices[0].finish_reason] == [choice.finish_reason]
+parts = list(
+    client.chat.completions.create(
+        messages=shown, stream=True, stream_options={"include_usage": True}, **greedy
+    )
+)
+assert (
+    "".join(part.choices[0].delta.content or "" for part in parts if part.choices) == choice.message.content
+)
+assert [
+    part.choices[0].finish_reason for part in parts if part.choices and part.choices[0].finish_reason
+] == [choice.finish_reason]
 assert parts[-1].usage == told.usage and not parts[-1].choices
 with client.chat.completions.stream(messages=shown, **greedy) as stream:
     assert "".join(event.delta for event in stream if event.type == "content.delta") == choice.message.content
@@ -85,14 +116,18 @@ class Step(BaseModel):
     x: int
 
 
-parsed = client.chat.completions.parse(messages=messages[:2], response_format=Step, model=model, temperature=1, seed=4, max_tokens=64)
+parsed = client.chat.completions.parse(
+    messages=messages[:2], response_format=Step, model=model, temperature=1, seed=4, max_tokens=64
+)
 step = parsed.choices[0].message.parsed
 assert isinstance(step, Step), parsed
 schema = {"type": "object", "properties": {"say": {"type": "string"}}, "required": ["say"]}
 named = {"type": "json_schema", "json_schema": {"name": "say", "schema": schema}}
 say = client.chat.completions.create(messages=messages[:2], response_format=named, model=model, max_tokens=40)
 assert list(json.loads(say.choices[0].message.content)) == ["say"]
-free = client.chat.completions.create(messages=messages[:2], response_format={"type": "json_object"}, model=model, max_tokens=60)
+free = client.chat.completions.create(
+    messages=messages[:2], response_format={"type": "json_object"}, model=model, max_tokens=60
+)
 assert isinstance(json.loads(free.choices[0].message.content), dict)
 
 # What is refused has the client's own exceptions.
@@ -101,9 +136,13 @@ refused(openai.BadRequestError, "unsupported_parameter", n=2)
 refused(openai.BadRequestError, None, logprobs=True, top_logprobs=21)
 refused(openai.BadRequestError, None, top_logprobs=5)
 refused(openai.BadRequestError, "unsupported_parameter", presence_penalty=1.5)
-refused(openai.BadRequestError, "context_length_exceeded", messages=[{"role": "user", "content": "word " * 20000}])
+refused(
+    openai.BadRequestError, "context_length_exceeded", messages=[{"role": "user", "content": "word " * 20000}]
+)
 address = [{"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}}]
-assert "not fetched" in str(refused(openai.BadRequestError, None, messages=[{"role": "user", "content": address}]))
+assert "not fetched" in str(
+    refused(openai.BadRequestError, None, messages=[{"role": "user", "content": address}])
+)
 try:
     openai.OpenAI(base_url=base_url, api_key="wrong", max_retries=0).models.list()
     raise AssertionError("another token was taken")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Reads finished runs with other people's readers (pyarrow, pandas, datasets, DuckDB) and holds them against each other.
 
-    read_back.py SCRIPTED_RUN RANDOM_RUN MODEL_RUN
+read_back.py SCRIPTED_RUN RANDOM_RUN MODEL_RUN
 """
 
 import glob
@@ -30,7 +30,9 @@ def trajectories(run):
     with_pandas = pandas.read_parquet(os.path.join(run, "data", "trajectories"))
     with_duckdb = duckdb.sql(f"SELECT trajectory_id, reward FROM '{table(run, 'trajectories')}'").df()
     assert len(with_arrow) == len(with_pandas) == len(with_duckdb), "the readers disagree about the rows"
-    assert abs(with_arrow["reward"].sum() - with_duckdb["reward"].sum()) < 1e-6, "the readers disagree about the rewards"
+    assert abs(with_arrow["reward"].sum() - with_duckdb["reward"].sum()) < 1e-6, (
+        "the readers disagree about the rewards"
+    )
     return with_arrow
 
 
@@ -45,7 +47,9 @@ def check_steps(run, rows):
             image = seen["screenshot"]
             if isinstance(image, dict):
                 image = PIL.Image.open(io.BytesIO(image["bytes"]))
-            assert image.size == (seen["width"], seen["height"]), "a screenshot is not as large as its columns say"
+            assert image.size == (seen["width"], seen["height"]), (
+                "a screenshot is not as large as its columns say"
+            )
     joined = duckdb.sql(
         f"SELECT count(*) FROM '{table(run, 'steps')}' s JOIN '{table(run, 'trajectories')}' t USING (trajectory_id) "
         "WHERE s.is_last AND s.reward IS DISTINCT FROM t.reward"
@@ -60,7 +64,9 @@ def check_model(run, rows):
         f"SELECT count(*), count(*) FILTER (action.valid), count(response_token_ids), count(logprobs), "
         f"count(*) FILTER (len(response_token_ids) = len(logprobs)) FROM '{table(run, 'steps')}'"
     ).fetchall()[0]
-    assert len(set(steps)) == 1, f"{run}: steps, parsed, with tokens, with log-probs, of equal length: {steps}"
+    assert len(set(steps)) == 1, (
+        f"{run}: steps, parsed, with tokens, with log-probs, of equal length: {steps}"
+    )
 
 
 def main():
@@ -69,14 +75,21 @@ def main():
     for run, found in rows.items():
         check_steps(run, found)
         sizes = found[found["status"] == "scored"].groupby("group_id").size()
-        assert (sizes == 4).all(), f"{run}: groups without four scored trajectories: {sizes[sizes != 4].to_dict()}"
+        assert (sizes == 4).all(), (
+            f"{run}: groups without four scored trajectories: {sizes[sizes != 4].to_dict()}"
+        )
     total = sum(len(found) for found in rows.values())
     assert total >= 60, f"{total} trajectories, at least 60 were promised"
 
     best = rows[scripted].groupby(["suite", "task_id"])["reward"].min()
-    solved = {suite: set(found.droplevel(0)[lambda rewards: rewards == 1.0].index) for suite, found in best.groupby("suite")}
+    solved = {
+        suite: set(found.droplevel(0)[lambda rewards: rewards == 1.0].index)
+        for suite, found in best.groupby("suite")
+    }
     assert solved["starter"] == STARTER, f"scripted did not solve {sorted(STARTER - solved['starter'])}"
-    assert len(solved.get("miniwob", ())) >= 10, f"scripted solved only {len(solved.get('miniwob', ()))} MiniWoB++ pages"
+    assert len(solved.get("miniwob", ())) >= 10, (
+        f"scripted solved only {len(solved.get('miniwob', ()))} MiniWoB++ pages"
+    )
     # Its options are chosen by clicks on a native list that only the picture shows open.
     assert "choose-list" in solved.get("miniwob", ()), "scripted did not solve choose-list"
     random_rate = (rows[baseline]["reward"] >= 1.0).mean()

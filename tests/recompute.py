@@ -74,7 +74,14 @@ def read_tensors(folder):
 def layer_kinds(text):
     if "hybrid_override_pattern" in text:
         return list(text["hybrid_override_pattern"])
-    words = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "mlp": "-", "moe": "E"}
+    words = {
+        "mamba": "M",
+        "linear_attention": "M",
+        "attention": "*",
+        "full_attention": "*",
+        "mlp": "-",
+        "moe": "E",
+    }
     return [words[word] for word in text["layers_block_type"]]
 
 
@@ -131,7 +138,9 @@ class State:
 class Language:
     def __init__(self, text, weights):
         self.c, self.w, self.kinds = text, weights, layer_kinds(text)
-        self.epsilon = text.get("layer_norm_epsilon") or text.get("rms_norm_eps") or text.get("norm_eps") or 1e-5
+        self.epsilon = (
+            text.get("layer_norm_epsilon") or text.get("rms_norm_eps") or text.get("norm_eps") or 1e-5
+        )
         self.body = "backbone." if "backbone.norm_f.weight" in weights else "model."
 
     def embed(self, ids, placeholder):
@@ -311,17 +320,24 @@ class Vision:
     def encode(self, tile):
         values = (tile.astype(np.float32) / np.float32(255) - self.mean) / self.std
         side, patch = self.tile // self.patch, self.patch
-        patches = values.reshape(side, patch, side, patch, 3).transpose(0, 2, 4, 1, 3).reshape(side * side, -1)
+        patches = (
+            values.reshape(side, patch, side, patch, 3).transpose(0, 2, 4, 1, 3).reshape(side * side, -1)
+        )
         tower = "vision_model.radio_model.model."
         w = self.w
         h = patches.astype(np.float64) @ w[tower + "patch_generator.embedder.weight"].T + self.positions(side)
         prefix = w[tower + "patch_generator.cls_token.token"]
         h = np.concatenate([prefix, h])
-        blocks = 1 + max(int(m[1]) for m in (re.match(re.escape(tower) + r"blocks\.(\d+)\.", k) for k in w) if m)
+        blocks = 1 + max(
+            int(m[1]) for m in (re.match(re.escape(tower) + r"blocks\.(\d+)\.", k) for k in w) if m
+        )
         for i in range(blocks):
             b = f"{tower}blocks.{i}."
             h = h + self.attend(b, layer_norm(h, w[b + "norm1.weight"], w[b + "norm1.bias"]))
-            z = layer_norm(h, w[b + "norm2.weight"], w[b + "norm2.bias"]) @ w[b + "mlp.fc1.weight"].T + w[b + "mlp.fc1.bias"]
+            z = (
+                layer_norm(h, w[b + "norm2.weight"], w[b + "norm2.bias"]) @ w[b + "mlp.fc1.weight"].T
+                + w[b + "mlp.fc1.bias"]
+            )
             z = 0.5 * z * (1 + erf(z / math.sqrt(2)))
             h = h + z @ w[b + "mlp.fc2.weight"].T + w[b + "mlp.fc2.bias"]
         return self.project(h[len(prefix) :].reshape(side, side, -1))
@@ -348,7 +364,9 @@ class Vision:
         low = np.minimum(at.astype(int), side - 1)
         high, share = np.minimum(low + 1, side - 1), at - low
         lines = table[low] * (1 - share)[:, None, None] + table[high] * share[:, None, None]
-        return (lines[:, low] * (1 - share)[None, :, None] + lines[:, high] * share[None, :, None]).reshape(m * m, -1)
+        return (lines[:, low] * (1 - share)[None, :, None] + lines[:, high] * share[None, :, None]).reshape(
+            m * m, -1
+        )
 
     def project(self, grid):
         """Pixel shuffle by two, RMSNorm, squared ReLU."""
@@ -410,11 +428,15 @@ class Recomputation:
             shots[row["step"]] = row["observation"]["screenshot"]["bytes"]
             spans, prompt = row["image_spans"] or [], row["prompt_token_ids"]
             if row["prefix_len"] != len(kept_ids):
-                return self.wrong(row, f"prefix_len is {row['prefix_len']}, the commits make it {len(kept_ids)}")
+                return self.wrong(
+                    row, f"prefix_len is {row['prefix_len']}, the commits make it {len(kept_ids)}"
+                )
             if token_hash(kept_ids + prompt, spans) != row["prompt_hash"]:
                 return self.wrong(row, "the rebuilt prompt has another hash")
             state = kept.copy()
-            logits = self.language.run(state, self.rows(row, prompt + row["response_token_ids"], len(kept_ids), spans, shots))
+            logits = self.language.run(
+                state, self.rows(row, prompt + row["response_token_ids"], len(kept_ids), spans, shots)
+            )
             self.compare(row, logits[len(prompt) - 1 : -1])
             if row["commit_token_ids"] is None:
                 kept, kept_ids = state, kept_ids + prompt + row["response_token_ids"]
@@ -434,7 +456,9 @@ class Recomputation:
                 continue
             features, grid = self.picture(row, span, shots[span["step"]])
             if len(features) != span["token_len"]:
-                self.wrong(row, f"a picture of grid {grid} has {len(features)} rows, the span {span['token_len']}")
+                self.wrong(
+                    row, f"a picture of grid {grid} has {len(features)} rows, the span {span['token_len']}"
+                )
                 continue
             h[start : start + len(features)] = features
         return h
@@ -515,14 +539,21 @@ def main():
         work.trajectory(rows)
 
     gaps = {
-        f"{kind}: {what}": {"compared": len(v), "p50": float(np.median(v)), "p99": float(np.quantile(v, 0.99)), "max": float(max(v))}
+        f"{kind}: {what}": {
+            "compared": len(v),
+            "p50": float(np.median(v)),
+            "p99": float(np.quantile(v, 0.99)),
+            "max": float(max(v)),
+        }
         for (kind, what), v in sorted(work.gaps.items())
     }
     for name, gap in gaps.items():
         if name.startswith("float32:") and not gap["max"] <= args.tolerance:
             work.problems.append(f"{name}: the largest gap is {gap['max']:.2e}, more than {args.tolerance:g}")
     if work.counts["rows compared"] < args.rows:
-        work.problems.append(f"{work.counts['rows compared']} rows were compared, at least {args.rows} are asked for")
+        work.problems.append(
+            f"{work.counts['rows compared']} rows were compared, at least {args.rows} are asked for"
+        )
     for origin in filter(None, args.origins.split(",")):
         if not work.counts[f"origin {origin}"]:
             work.problems.append(f"no step of origin {origin}")
@@ -533,7 +564,9 @@ def main():
         for name, count in sorted(work.counts.items()):
             print(f"{name}: {count}")
         for name, gap in gaps.items():
-            print(f"{name}: {gap['compared']} compared, gap p50 {gap['p50']:.1e}, p99 {gap['p99']:.1e}, max {gap['max']:.1e}")
+            print(
+                f"{name}: {gap['compared']} compared, gap p50 {gap['p50']:.1e}, p99 {gap['p99']:.1e}, max {gap['max']:.1e}"
+            )
         for problem in work.problems[:50]:
             print(problem)
     sys.exit(1 if work.problems else 0)

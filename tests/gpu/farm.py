@@ -51,9 +51,7 @@ DESCRIPTORS = 65_536
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = made.add_subparsers(dest="command", required=True)
     start = commands.add_parser("start", help="start a cell, or go on with it; returns within seconds")
     start.add_argument("cell")

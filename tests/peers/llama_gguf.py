@@ -6,6 +6,7 @@
 The converter wants three things that such a checkpoint lacks: the layers as the published string (transformers 5 saves a list whose names the
 converter does not all know), no experts' keys in a model that has none, and a tokenizer. Needs torch and transformers.
 """
+
 import json
 import logging
 import os
@@ -15,7 +16,17 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 LETTERS = {"linear_attention": "M", "mamba": "M", "full_attention": "*", "attention": "*", "mlp": "-"}
-EXPERTS = ("moe_", "mtp_", "n_routed_", "n_shared_", "norm_topk_", "num_experts_", "num_nextn_", "routed_", "topk_")
+EXPERTS = (
+    "moe_",
+    "mtp_",
+    "n_routed_",
+    "n_shared_",
+    "norm_topk_",
+    "num_experts_",
+    "num_nextn_",
+    "routed_",
+    "topk_",
+)
 
 
 def hparams(checkpoint):

@@ -8,6 +8,7 @@ Tasks: `decode BATCH PROMPT STEPS` (greedy, all sequences in one call a step; a 
 counted) and `prefill TOKENS` (one sequence, last logits only). Needs torch and transformers. Its dt floor is taken out, as in the published
 model: limits are (0, inf).
 """
+
 import json
 import os
 import sys
@@ -60,7 +61,9 @@ def unfloored(model):
 
 
 def ids(model, batch, tokens):
-    return torch.randint(3, model.config.vocab_size, (batch, tokens), generator=torch.Generator().manual_seed(11))
+    return torch.randint(
+        3, model.config.vocab_size, (batch, tokens), generator=torch.Generator().manual_seed(11)
+    )
 
 
 def decode(model, batch, prompt, steps):
@@ -69,7 +72,11 @@ def decode(model, batch, prompt, steps):
     for step in range(steps + 2):
         if step == 2:
             began = time.perf_counter()
-        token = model(input_ids=token, past_key_values=past, use_cache=True).logits[:, -1].argmax(-1, keepdim=True)
+        token = (
+            model(input_ids=token, past_key_values=past, use_cache=True)
+            .logits[:, -1]
+            .argmax(-1, keepdim=True)
+        )
     return time.perf_counter() - began
 
 
@@ -82,7 +89,12 @@ def prefill(model, tokens):
 def serve(folder, dtype, threads):
     torch.set_num_threads(threads)
     model = unfloored(NemotronHForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)))
-    print(json.dumps({"ready": True, "torch": torch.__version__, "weights": sum(p.numel() for p in model.parameters())}), flush=True)
+    print(
+        json.dumps(
+            {"ready": True, "torch": torch.__version__, "weights": sum(p.numel() for p in model.parameters())}
+        ),
+        flush=True,
+    )
     tasks = {"decode": decode, "prefill": prefill}
     with torch.inference_mode():
         for line in sys.stdin:

@@ -12,6 +12,7 @@ took that time. Names are those of `furrow bench gpu`, so that `beside` finds bo
 Weights are noise; a decode step's past is noise put into the cache, for reading it in would take transformers minutes. Its fast kernels (`mamba-ssm`,
 `causal-conv1d`) are taken by itself where they are installed; `path` says whether they were. Needs torch and transformers.
 """
+
 import argparse
 import importlib.util
 import json
@@ -140,7 +141,14 @@ def rates(measure, cases):
     one, other = measure.noise(cases.side, cases.side), measure.noise(cases.side, cases.side)
     measure.flops = 2 * cases.side**3 / measure.median(lambda: one @ other)
     name = torch.cuda.get_device_name() if measure.device.type == "cuda" else "cpu"
-    tell(dict(gpu=name, torch=torch.__version__, copy_bytes_per_second=measure.bandwidth, product_flops=measure.flops))
+    tell(
+        dict(
+            gpu=name,
+            torch=torch.__version__,
+            copy_bytes_per_second=measure.bandwidth,
+            product_flops=measure.flops,
+        )
+    )
 
 
 def products(measure, cases):
@@ -176,7 +184,9 @@ def products(measure, cases):
 def state_update(measure, cases):
     """One Mamba-2 layer's recurrence for one new token of each session: plainly, fused by the compiler, and by mamba-ssm where that is there."""
     torch, c = measure.torch, cases.config
-    heads, size, states, groups = (c[key] for key in ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups"))
+    heads, size, states, groups = (
+        c[key] for key in ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups")
+    )
 
     def plain(state, x, dt, a, b, c, d):
         of_heads = lambda shared: shared.float().repeat_interleave(heads // groups, 1).unsqueeze(2)
@@ -264,7 +274,9 @@ def whole(measure, cases):
     torch = measure.torch
     model = noise_model(measure, cases.config)
     fast = all(importlib.util.find_spec(name) for name in ("mamba_ssm", "causal_conv1d"))
-    told = dict(by="transformers", path="fast kernels" if fast else "eager", warm_up=2, times=min(measure.times, 5))
+    told = dict(
+        by="transformers", path="fast kernels" if fast else "eager", warm_up=2, times=min(measure.times, 5)
+    )
     read = matrix_bytes(model)
     for context in cases.contexts:
         for batch in cases.batches:
@@ -273,14 +285,31 @@ def whole(measure, cases):
                 step, kept = decode_step(measure, model, batch, context)
             except torch.OutOfMemoryError:
                 torch.cuda.empty_cache()
-                tell(dict(what=what, by="transformers", path=told["path"], unit="tokens/s", fits=False, seconds=None))
+                tell(
+                    dict(
+                        what=what,
+                        by="transformers",
+                        path=told["path"],
+                        unit="tokens/s",
+                        fits=False,
+                        seconds=None,
+                    )
+                )
                 continue
             measure.figure(what, step, moved=read + kept, operations=read * batch, **count, **told)
             del step
     for new in cases.prefills:
         ids = torch.ones(1, new, dtype=torch.long, device=measure.device)
         prefill = lambda: model(input_ids=ids, use_cache=True, logits_to_keep=1)
-        measure.figure(f"prefill, {new} tokens behind 0", prefill, count=new, unit="tokens/s", moved=read, operations=read * new, **told)
+        measure.figure(
+            f"prefill, {new} tokens behind 0",
+            prefill,
+            count=new,
+            unit="tokens/s",
+            moved=read,
+            operations=read * new,
+            **told,
+        )
 
 
 def noise_model(measure, config):
@@ -304,7 +333,11 @@ def noise_model(measure, config):
         else:
             weight.fill_(0.0 if name.endswith("bias") else 1.0)
     unfloored(model)
-    tell(dict(note=f"transformers {transformers.__version__}, {sum(w.numel() for w in model.parameters()):.4g} weights"))
+    tell(
+        dict(
+            note=f"transformers {transformers.__version__}, {sum(w.numel() for w in model.parameters()):.4g} weights"
+        )
+    )
     return model
 
 
@@ -318,7 +351,9 @@ def decode_step(measure, model, batch, context):
     """A step of `batch` sequences behind `context` tokens, and the bytes of their caches that it moves: states both ways, keys and values once."""
     torch = measure.torch
     # One sequence is read and its states copied: its slow path fills prompts up to whole chunks, and has no memory for 100 of them.
-    cache = model(input_ids=torch.ones(1, 2, dtype=torch.long, device=measure.device), use_cache=True, logits_to_keep=1).past_key_values
+    cache = model(
+        input_ids=torch.ones(1, 2, dtype=torch.long, device=measure.device), use_cache=True, logits_to_keep=1
+    ).past_key_values
     moved = 0.0
     for layer in cache.layers:
         if getattr(layer, "keys", None) is not None and layer.keys.numel():
@@ -335,14 +370,20 @@ def decode_step(measure, model, batch, context):
     def step():
         # As a serving loop: the token that is drawn goes into the next step, the cache grows by one.
         nonlocal token
-        token = model(input_ids=token, past_key_values=cache, use_cache=True).logits[:, -1].argmax(-1, keepdim=True)
+        token = (
+            model(input_ids=token, past_key_values=cache, use_cache=True)
+            .logits[:, -1]
+            .argmax(-1, keepdim=True)
+        )
 
     return step, moved
 
 
 # The checkpoint that both sides read a prompt of, whole and token by token.
 # In this repository, or where FURROW_REPOSITORY says it is.
-REPOSITORY = os.environ.get("FURROW_REPOSITORY") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
+REPOSITORY = os.environ.get("FURROW_REPOSITORY") or os.path.join(
+    os.path.dirname(os.path.abspath(__file__)), "../.."
+)
 ORACLE = os.path.join(REPOSITORY, "crates/model/tests/oracle/vl_names_bf16")
 
 
@@ -354,7 +395,11 @@ def gap(measure, cases):
     torch = measure.torch
     read = lambda name: json.load(open(os.path.join(ORACLE, name), encoding="utf-8"))
     config = read("config.json")["llm_config"] | dict(time_step_limit=(0.0, float("inf")))
-    config = {key: value for key, value in config.items() if key not in ("architectures", "model_type", "torch_dtype")}
+    config = {
+        key: value
+        for key, value in config.items()
+        if key not in ("architectures", "model_type", "torch_dtype")
+    }
     model = transformers.NemotronHForCausalLM(transformers.NemotronHConfig(**config))
     weights = {}
     for shard in sorted(set(read("model.safetensors.index.json")["weight_map"].values())):
@@ -372,7 +417,16 @@ def gap(measure, cases):
     of_next = lambda logits: logits.float().log_softmax(-1)[0, :-1].gather(1, ids[0, 1:, None])[:, 0]
     apart = (of_next(whole) - of_next(torch.cat(rows, 1))).abs().sort().values.tolist()
     at = lambda share: apart[min(int(share * len(apart)), len(apart) - 1)]
-    tell(dict(what="decode against prefill, log-prob", by="transformers", unit="nats", p50=at(0.5), p99=at(0.99), mean=statistics.mean(apart)))
+    tell(
+        dict(
+            what="decode against prefill, log-prob",
+            by="transformers",
+            unit="nats",
+            p50=at(0.5),
+            p99=at(0.99),
+            mean=statistics.mean(apart),
+        )
+    )
 
 
 def unfloored(model):
@@ -393,7 +447,13 @@ def copies(states, batch):
 
 def values(states):
     """Tensors of a layer's states, however they are kept."""
-    kept = states.values() if isinstance(states, dict) else states if isinstance(states, (list, tuple)) else [states]
+    kept = (
+        states.values()
+        if isinstance(states, dict)
+        else states
+        if isinstance(states, (list, tuple))
+        else [states]
+    )
     return [state for state in kept if state is not None]
 
 
@@ -456,7 +516,9 @@ def main():
     measuring = commands.add_parser("measure")
     measuring.add_argument("--device", default="cuda")
     measuring.add_argument("--dry-run", action="store_true")
-    measuring.add_argument("--seconds", type=float, default=480.0, help="after which no further figure is begun")
+    measuring.add_argument(
+        "--seconds", type=float, default=480.0, help="after which no further figure is begun"
+    )
     measuring.add_argument("--times", type=int, default=10)
     measuring.set_defaults(run=take)
     comparing = commands.add_parser("beside")

@@ -42,7 +42,9 @@ class Actor:
         assert self.policy.config.vision is not None
         self.vision = self.policy.config.vision
 
-    def attempt(self, farm: Farm, group: str, sample: int, symbol: int, steps: int = 1) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    def attempt(
+        self, farm: Farm, group: str, sample: int, symbol: int, steps: int = 1
+    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """A trajectory of the farm with this actor's tokens; its reward is the share of right first tokens."""
         whole, rows = farm.trajectory(group, sample, 0.0, steps)
         kept: list[int] = []
@@ -61,7 +63,9 @@ class Actor:
                 "blob_sha256": hashlib.sha256(blob).digest(), "rgb_sha256": pixels.rgb_sha256(decoded),
             }  # fmt: skip
             spans = [*(kept_spans if self.context == "append" else []), span]
-            response, columns = self.reply([*kept, *prompt], [rows[one["step"]]["observation"]["screenshot"]["bytes"] for one in spans])
+            response, columns = self.reply(
+                [*kept, *prompt], [rows[one["step"]]["observation"]["screenshot"]["bytes"] for one in spans]
+            )
             right += response[0] == ANSWERS[symbol]
             of_prompt = [ImageSpan(**one) for one in spans]
             row["sampling"]["temperature"] = TEMPERATURE
@@ -77,7 +81,12 @@ class Actor:
                 row["commit_token_ids"] = [*before[:-1], 11, *response]
                 kept = [*kept, *row["commit_token_ids"]]
         reward = right / steps
-        whole |= {"reward": reward, "policy_version_min": self.version, "policy_version_max": self.version, "task_id": f"symbol-{symbol}"}
+        whole |= {
+            "reward": reward,
+            "policy_version_min": self.version,
+            "policy_version_max": self.version,
+            "task_id": f"symbol-{symbol}",
+        }
         whole["num_response_tokens"] = 4 * steps
         whole["session"]["context"] = self.context
         for index, row in enumerate(rows):
@@ -89,7 +98,12 @@ class Actor:
     def reply(self, prompt: list[int], blobs: list[bytes]) -> tuple[list[int], dict[str, Any]]:
         """Four ids and the columns that tell of them."""
         ids = list(prompt)
-        tiles = [torch.from_numpy(pixels.normalise(pixels.tiles(pixels.decode(blob), self.vision.tiling)[0], self.vision.tiling)) for blob in blobs]
+        tiles = [
+            torch.from_numpy(
+                pixels.normalise(pixels.tiles(pixels.decode(blob), self.vision.tiling)[0], self.vision.tiling)
+            )
+            for blob in blobs
+        ]
         rows = torch.cat([self.policy.image_rows(one).flatten(0, 1) for one in tiles])
         logprobs: list[float | None] = []
         sampled: list[float | None] = []
@@ -123,6 +137,14 @@ def play(farm: Farm, actor: Actor, first: int, groups: int, size: int, steps: in
         mine = [whole["reward"] for whole, _ in attempts]
         trajectories += attempts
         rewards += mine
-        rows.append(farm.group(name, mine, task_id=f"symbol-{symbol}", policy_version_min=actor.version, policy_version_max=actor.version))
+        rows.append(
+            farm.group(
+                name,
+                mine,
+                task_id=f"symbol-{symbol}",
+                policy_version_min=actor.version,
+                policy_version_max=actor.version,
+            )
+        )
     farm.commit(trajectories, rows)
     return float(np.mean(rewards))

@@ -109,15 +109,36 @@ class Farm:
             "run_id": self.run_id, "trajectory_id": name, "group_id": group, "sample_index": sample, "task_id": values.get("task_id", "click"),
             "suite": "starter", "split": values.get("split", "train"), "policy_kind": values.get("policy_kind", "model"),
         }  # fmt: skip
-        whole = row("trajectories", **{**common, "status": status, "end": "done", "reward": reward, "num_steps": steps, "goal": "Do it.", **values})
+        whole = row(
+            "trajectories",
+            **{
+                **common,
+                "status": status,
+                "end": "done",
+                "reward": reward,
+                "num_steps": steps,
+                "goal": "Do it.",
+                **values,
+            },
+        )
         whole["session"]["context"] = "last_image"
         rows = []
         for index in range(steps):
-            one = row("steps", **{**common, "step": index, "is_first": index == 0, "is_last": index == steps - 1})
+            one = row(
+                "steps", **{**common, "step": index, "is_first": index == 0, "is_last": index == steps - 1}
+            )
             one["trainable_rl"] = one["trainable_sft"] = status == "scored"
             one["reward"] = None if reward is None else reward * (index == steps - 1)
-            one["observation"] |= {"screenshot": {"bytes": png(index), "path": None}, "format": "png", "width": 96, "height": 64}
-            one["action"] |= {"raw_text": '{"note":"","thought":"","action":{"action":"wait","seconds":2}}', "valid": True}
+            one["observation"] |= {
+                "screenshot": {"bytes": png(index), "path": None},
+                "format": "png",
+                "width": 96,
+                "height": 64,
+            }
+            one["action"] |= {
+                "raw_text": '{"note":"","thought":"","action":{"action":"wait","seconds":2}}',
+                "valid": True,
+            }
             one["outcome"] = {"name": "ok", "detail": ""}
             one["sampling"]["temperature"] = 1.0
             rows.append(one | of_steps)
@@ -132,17 +153,25 @@ class Farm:
             "zero_variance": None if spread is None else spread == 0, **values,
         })  # fmt: skip
 
-    def commit(self, trajectories: list[tuple[dict[str, Any], list[dict[str, Any]]]] = (), groups: list[dict[str, Any]] = ()) -> int:  # type: ignore[assignment]
+    def commit(
+        self,
+        trajectories: list[tuple[dict[str, Any], list[dict[str, Any]]]] = (),
+        groups: list[dict[str, Any]] = (),
+    ) -> int:  # type: ignore[assignment]
         """Appends a shard."""
         tables = {
             "trajectories": [whole for whole, _ in trajectories],
             "steps": [one for whole, rows in trajectories if whole["status"] == "scored" for one in rows],
-            "failed_steps": [one for whole, rows in trajectories if whole["status"] != "scored" for one in rows],
+            "failed_steps": [
+                one for whole, rows in trajectories if whole["status"] != "scored" for one in rows
+            ],
             "groups": list(groups),
         }
         self.shards += 1
         files = [
-            self._write(table, pa.Table.from_pylist(rows, schema("steps" if table == "failed_steps" else table)))
+            self._write(
+                table, pa.Table.from_pylist(rows, schema("steps" if table == "failed_steps" else table))
+            )
             for table, rows in tables.items()
             if rows
         ]
@@ -173,7 +202,13 @@ class Farm:
         place = self.folder / "data" / path
         pq.write_table(rows, place, row_group_size=7)
         data = place.read_bytes()
-        return {"table": table, "path": path, "rows": rows.num_rows, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        return {
+            "table": table,
+            "path": path,
+            "rows": rows.num_rows,
+            "bytes": len(data),
+            "sha256": hashlib.sha256(data).hexdigest(),
+        }
 
     def _commit(self, op: str, files: list[dict[str, Any]], removed: list[str]) -> int:
         self.version += 1

@@ -48,7 +48,9 @@ class Processes:
     def __enter__(self) -> Processes:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for process in self.running.values():
             process.kill()
             process.wait()
@@ -58,7 +60,9 @@ class Processes:
 
     def call(self, *arguments: str | Path) -> str:
         """Runs the program to its end; what it printed."""
-        done = subprocess.run([str(PROGRAM), *map(str, arguments)], capture_output=True, text=True, timeout=600, check=False)
+        done = subprocess.run(
+            [str(PROGRAM), *map(str, arguments)], capture_output=True, text=True, timeout=600, check=False
+        )
         assert done.returncode == 0, (arguments, done.stdout, done.stderr, self.said())
         return done.stdout
 
@@ -88,7 +92,12 @@ class Processes:
         """Starts a process under a name."""
         with (self.folder / f"{name}.out").open("ab") as said:
             self.running[name] = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=os.environ | environment, cwd=self.folder
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                env=os.environ | environment,
+                cwd=self.folder,
             )
 
     def kill(self, name: str) -> None:
@@ -99,14 +108,20 @@ class Processes:
 
     def publish(self, folder: Path, name: str) -> dict[str, Any]:
         """Makes a checkpoint the next version, and waits until every policy worker runs it."""
-        said: dict[str, Any] = json.loads(self.call("publish", folder, "--run", self.run, "--id", name, "--json"))
+        said: dict[str, Any] = json.loads(
+            self.call("publish", folder, "--run", self.run, "--id", name, "--json")
+        )
         return said
 
     def wait(self, what: str, reached: Callable[[], bool], seconds: float) -> None:
         """Waits for something, while all processes live."""
         deadline = time.monotonic() + seconds
         while not reached():
-            dead = {name: process.returncode for name, process in self.running.items() if process.poll() is not None}
+            dead = {
+                name: process.returncode
+                for name, process in self.running.items()
+                if process.poll() is not None
+            }
             assert not dead, f"{dead} ended before {what}\n{self.said()}"
             assert time.monotonic() < deadline, f"not {what} within {seconds:g} s\n{self.said()}"
             time.sleep(0.05)
@@ -114,7 +129,13 @@ class Processes:
     def rows(self, table: str) -> int:
         """Rows of a table that are committed."""
         with suppress(DataError):
-            return sum(file.rows for commit in Manifest(self.run).read_all() if commit.op == "append" for file in commit.files if file.table == table)
+            return sum(
+                file.rows
+                for commit in Manifest(self.run).read_all()
+                if commit.op == "append"
+                for file in commit.files
+                if file.table == table
+            )
         return 0
 
     def drain(self, seconds: float = 180) -> None:
@@ -126,7 +147,10 @@ class Processes:
 
     def said(self) -> str:
         """The end of what each process printed."""
-        ends = {path.name: path.read_bytes()[-SAID_BYTES:].decode("utf8", "replace") for path in sorted(self.folder.glob("*.out"))}
+        ends = {
+            path.name: path.read_bytes()[-SAID_BYTES:].decode("utf8", "replace")
+            for path in sorted(self.folder.glob("*.out"))
+        }
         return "\n".join(f"--- {name}\n{text}" for name, text in ends.items())
 
 

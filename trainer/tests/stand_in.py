@@ -24,7 +24,11 @@ def main(arguments: list[str]) -> None:
     if arguments[:2] == ["checkpoint", "init"]:
         shutil.copytree(CHECKPOINT, arguments[-1])
     elif arguments[0] == "publish":
-        publish(Path(arguments[1]), Path(arguments[arguments.index("--run") + 1]), arguments[arguments.index("--id") + 1])
+        publish(
+            Path(arguments[1]),
+            Path(arguments[arguments.index("--run") + 1]),
+            arguments[arguments.index("--id") + 1],
+        )
     else:
         settings = dict(part.split("=", 1) for part in arguments if "=" in part)
         run(Path(arguments[1]).stem, Path(settings["run.output_dir"]) / settings["run.name"], settings)
@@ -74,11 +78,20 @@ def play(farm: Farm, actor: Actor, first: int, groups: int, size: int, kind: str
 
     for seed in range(first, first + groups):
         name, symbol = f"g{seed:05}", seed % SYMBOLS
-        attempts: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [actor.attempt(farm, name, sample, symbol) for sample in range(size)]
+        attempts: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
+            actor.attempt(farm, name, sample, symbol) for sample in range(size)
+        ]
         for whole, _ in attempts:
             whole["policy_kind"] = kind
         rewards = [whole["reward"] for whole, _ in attempts]
-        row = farm.group(name, rewards, task_id=f"symbol-{symbol}", seed=seed, policy_version_min=actor.version, policy_version_max=actor.version)
+        row = farm.group(
+            name,
+            rewards,
+            task_id=f"symbol-{symbol}",
+            seed=seed,
+            policy_version_min=actor.version,
+            policy_version_max=actor.version,
+        )
         farm.commit(attempts, [row])
 
 

@@ -37,14 +37,22 @@ def acted(folder: Path, context: str = "last_image", steps: int = 3) -> list[tup
     farm = Farm(folder)
     play(farm, Actor(CHECKPOINT, 0, 7, context), 0, 3, 2, steps)
     reader = Reader(folder)
-    return [(trajectory, reader.steps(trajectory)) for group in reader.groups() for trajectory in group.trajectories]
+    return [
+        (trajectory, reader.steps(trajectory))
+        for group in reader.groups()
+        for trajectory in group.trajectories
+    ]
 
 
 @pytest.mark.parametrize("context", ["last_image", "append"])
 @pytest.mark.parametrize("layout", [padded, packed])
-def test_what_was_recorded_is_recomputed(tmp_path: Path, context: str, layout: Callable[[list[Sequence], Images], Batch]) -> None:
+def test_what_was_recorded_is_recomputed(
+    tmp_path: Path, context: str, layout: Callable[[list[Sequence], Images], Batch]
+) -> None:
     policy, shots = load(CHECKPOINT).policy, images()
-    found = [one for trajectory, steps in acted(tmp_path, context) for one in sequences(trajectory, steps, shots)]
+    found = [
+        one for trajectory, steps in acted(tmp_path, context) for one in sequences(trajectory, steps, shots)
+    ]
     assert len(found) == (6 if context == "append" else 18)
     compared = 0
     for part in split(found, 600):
@@ -66,7 +74,11 @@ def test_a_trunk_is_used_and_gives_the_gradients_of_a_packed_row(tmp_path: Path)
     def gradients(batch: Batch) -> dict[str, Tensor]:
         policy.zero_grad()
         score(policy, batch, chunk=8).logprob.sum().backward()
-        return {name: parameter.grad.clone() for name, parameter in policy.named_parameters() if parameter.grad is not None}
+        return {
+            name: parameter.grad.clone()
+            for name, parameter in policy.named_parameters()
+            if parameter.grad is not None
+        }
 
     side_by_side, one_row = padded(found, shots), packed(found, shots)
     assert side_by_side.trunk is not None and side_by_side.trunk.shape[1] == 22
@@ -94,7 +106,9 @@ def test_the_command_finds_no_gap_and_finds_one_where_there_is(tmp_path: Path) -
 
 def test_scores_are_those_of_the_distribution_drawn_from(tmp_path: Path) -> None:
     shots = images()
-    found = [one for trajectory, steps in acted(tmp_path, steps=1) for one in sequences(trajectory, steps, shots)]
+    found = [
+        one for trajectory, steps in acted(tmp_path, steps=1) for one in sequences(trajectory, steps, shots)
+    ]
     targets = padded(found, shots).targets
     logits = torch.randn(len(targets), 512, generator=torch.Generator().manual_seed(1), requires_grad=True)
     warm = dataclasses.replace(targets, temperature=torch.full_like(targets.temperature, 0.7))
@@ -154,4 +168,6 @@ def test_parts_hold_everything_and_keep_to_the_budget(tmp_path: Path) -> None:
     assert len(parts) < len(found) / 2
     order = np.random.default_rng(0).permutation(len(found))
     again = [[one.trajectory_id, one.steps] for part in split([found[i] for i in order], 300) for one in part]
-    assert again == [[one.trajectory_id, one.steps] for part in split(found, 300) for one in part], "the cut follows from the sequences alone"
+    assert again == [[one.trajectory_id, one.steps] for part in split(found, 300) for one in part], (
+        "the cut follows from the sequences alone"
+    )

@@ -18,17 +18,28 @@ def test_each_part_of_the_reader_reads_all_of_it(tmp_path: Path) -> None:
     for number in range(3):
         name = f"g{number}"
         farm.commit([farm.trajectory(name, i, 1.0, 3) for i in range(2)], [farm.group(name, [1.0, 1.0])])
-    farm.merge("steps", sorted(path for path, entry in farm.files.items() if entry["table"] == "steps")[:2], keep_parts=False)
+    farm.merge(
+        "steps",
+        sorted(path for path, entry in farm.files.items() if entry["table"] == "steps")[:2],
+        keep_parts=False,
+    )
     files = reading.step_files(tmp_path)
     size = sum(path.stat().st_size for path in files)
     assert len(files) == 2
     assert reading.metadata(tmp_path) == 6
-    assert reading.read_tables(files) == reading.read_bytes(files) == reading.read_bytes(files, forget=True) == size
+    assert (
+        reading.read_tables(files)
+        == reading.read_bytes(files)
+        == reading.read_bytes(files, forget=True)
+        == size
+    )
     assert reading.read(tmp_path, files, verify=True) == size
     report = Report(anyway=True)
     reading.bench(tmp_path, None, 0.01, 2, report)
     said = report.value()
-    assert all(len(figure["rounds"]) == 2 and figure["median"] > 0 for figure in said["figures"].values()), said
+    assert all(len(figure["rounds"]) == 2 and figure["median"] > 0 for figure in said["figures"].values()), (
+        said
+    )
     assert said["figures"]["steps"]["unit"] == "MB/s" and "18 rows" in said["notes"][0]
     assert report.text().count("rounds") == len(said["figures"])
 
@@ -42,7 +53,11 @@ def test_a_busy_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("setting", "told"),
-    [({"versions": 0}, "--versions: 0"), ({"trajectories": 0}, "--trajectories: 0"), ({"train_seconds": -1.0}, "--train-seconds: -1")],
+    [
+        ({"versions": 0}, "--versions: 0"),
+        ({"trajectories": 0}, "--trajectories: 0"),
+        ({"train_seconds": -1.0}, "--train-seconds: -1"),
+    ],
 )
 def test_a_plan_that_measures_nothing_is_refused(setting: dict[str, float], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
@@ -52,9 +67,13 @@ def test_a_plan_that_measures_nothing_is_refused(setting: dict[str, float], told
 @pytest.mark.skipif(PROGRAM is None, reason="no furrow program: build one, or name it in FURROW")
 def test_the_farm_that_goes_on_waits_less() -> None:
     report = Report(anyway=True)
-    plan = loop.Plan(str(PROGRAM), sessions=4, trajectories=8, steps=4, settle_seconds=0.5, train_seconds=4.0, versions=2)
+    plan = loop.Plan(
+        str(PROGRAM), sessions=4, trajectories=8, steps=4, settle_seconds=0.5, train_seconds=4.0, versions=2
+    )
     loop.bench(plan, report)
     print(report.text())
     assert report.median("collect, then train: a version") > 4.0 + 0.5
-    assert report.median("collect while training: waiting for its trajectories") < report.median("collect, then train: waiting for its trajectories")
+    assert report.median("collect while training: waiting for its trajectories") < report.median(
+        "collect, then train: waiting for its trajectories"
+    )
     assert report.median("collect while training / collect, then train") > 1.0

@@ -51,11 +51,19 @@ def collect(tasks: str, steps: int, seeds: tuple[int, ...], where: Processes) ->
     """Collects so many steps, and publishes the weights of the seeds, evenly spaced; the checkpoint of each version."""
     paths = [where.checkpoint(seed) for seed in seeds]
     job = where.folder / "job.toml"
-    job.write_text(job.read_text("utf8") + f"[tasks]\ngroup_size = 4\ngroups = 100000\n{tasks}{POLICY.format(checkpoint=paths[0])}", "utf8")
+    job.write_text(
+        job.read_text("utf8")
+        + f"[tasks]\ngroup_size = 4\ngroups = 100000\n{tasks}{POLICY.format(checkpoint=paths[0])}",
+        "utf8",
+    )
     where.start("coordinator", "policy", "env")
     folders = {0: paths[0]}
     for index, path in enumerate(paths[1:], 1):
-        where.wait(f"{index} of {len(paths)} parts collected", lambda index=index: where.rows("steps") >= steps * index // len(paths), 900)  # type: ignore[misc]
+        where.wait(
+            f"{index} of {len(paths)} parts collected",
+            lambda index=index: where.rows("steps") >= steps * index // len(paths),
+            900,
+        )  # type: ignore[misc]
         folders[where.publish(path, f"seed-{index}")["version"]] = path
     where.wait("all collected", lambda: where.rows("steps") >= steps, 900)
     where.drain()

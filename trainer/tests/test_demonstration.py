@@ -22,7 +22,9 @@ from furrow_trainer.learn.template import Template, array
 from furrow_trainer.model import load, save
 from places import ORACLE_VL
 
-CLICK = '{"note":"","thought":"go on","action":{"action":"click_element","element":"Add \\"it\\"","x":578,"y":6}}'
+CLICK = (
+    '{"note":"","thought":"go on","action":{"action":"click_element","element":"Add \\"it\\"","x":578,"y":6}}'
+)
 
 
 @pytest.mark.parametrize(
@@ -55,11 +57,24 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     raw = json.loads(tokenizer.to_str())
-    marks = {"<s>": 1, "<SPECIAL_10>": 10, "<SPECIAL_11>": 11, "<SPECIAL_12>": 12, "<img>": 61, "</img>": 62, "<image>": image}
+    marks = {
+        "<s>": 1,
+        "<SPECIAL_10>": 10,
+        "<SPECIAL_11>": 11,
+        "<SPECIAL_12>": 12,
+        "<img>": 61,
+        "</img>": 62,
+        "<image>": image,
+    }
     for name, index in marks.items():
-        raw["model"]["vocab"] = {key: value for key, value in raw["model"]["vocab"].items() if value != index} | {name: index}
+        raw["model"]["vocab"] = {
+            key: value for key, value in raw["model"]["vocab"].items() if value != index
+        } | {name: index}
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    raw["added_tokens"] = [{"id": index, "content": name, **plain} for name, index in sorted(marks.items(), key=lambda item: item[1])]
+    raw["added_tokens"] = [
+        {"id": index, "content": name, **plain}
+        for name, index in sorted(marks.items(), key=lambda item: item[1])
+    ]
     (folder / "tokenizer.json").write_text(json.dumps(raw))
     return folder
 
@@ -83,8 +98,14 @@ def test_ids_that_the_grammar_forces_are_no_choice(checkpoint: Path) -> None:
     ids, chosen = demonstration.reply(CLICK, layout, frozenset({"thought", "element"}))
     assert ids[-1] == layout.stop and not chosen[-1]
     text = layout.tokenizer.decode(array(ids[:-1]))
-    assert json.loads(text) == {"note": "", "thought": "", "action": {"action": "click_element", "element": "", "x": 578, "y": 6}}
-    drawn = layout.tokenizer.decode(array([one for one, is_choice in zip(ids, chosen, strict=True) if is_choice]))
+    assert json.loads(text) == {
+        "note": "",
+        "thought": "",
+        "action": {"action": "click_element", "element": "", "x": 578, "y": 6},
+    }
+    drawn = layout.tokenizer.decode(
+        array([one for one, is_choice in zip(ids, chosen, strict=True) if is_choice])
+    )
     # Each value, and behind it the first byte of what closes it; empty texts leave their closing quote.
     assert drawn == '""click_element""578,6}'
 
@@ -105,7 +126,11 @@ def test_prompts_are_laid_out_under_each_context(checkpoint: Path, tmp_path: Pat
     for one in found:
         for picture in one.pictures:
             rows = one.ids[picture.start : picture.start + picture.length]
-            assert set(rows.tolist()) == {vision.image_token} and one.ids[picture.start - 1] == 61 and one.ids[picture.start + picture.length] == 62
+            assert (
+                set(rows.tolist()) == {vision.image_token}
+                and one.ids[picture.start - 1] == 61
+                and one.ids[picture.start + picture.length] == 62
+            )
         assert (one.ids == vision.image_token).sum() == sum(picture.length for picture in one.pictures)
         assert one.ids[-1] == layout.stop and one.draws.position[-1] == len(one) - 1
     last = found[-1]
@@ -119,9 +144,16 @@ def test_a_warm_start_learns_what_was_shown(checkpoint: Path, tmp_path: Path) ->
     for number in range(8):
         x = 100 + 300 * (number % 2)
         text = json.dumps(
-            {"note": "", "thought": "why", "action": {"action": "click_element", "element": "e", "x": x, "y": 7}}, separators=(",", ":")
+            {
+                "note": "",
+                "thought": "why",
+                "action": {"action": "click_element", "element": "e", "x": x, "y": 7},
+            },
+            separators=(",", ":"),
         )
-        attempts = [farm.trajectory(f"g{number}", sample, 1.0, 1, policy_kind="scripted") for sample in range(2)]
+        attempts = [
+            farm.trajectory(f"g{number}", sample, 1.0, 1, policy_kind="scripted") for sample in range(2)
+        ]
         for _, (row,) in attempts:
             row["action"] |= {"raw_text": text, "name": "click_element"}
             row["observation"]["screenshot"]["bytes"] = png(number % 2, 64, 64)
@@ -131,7 +163,12 @@ def test_a_warm_start_learns_what_was_shown(checkpoint: Path, tmp_path: Path) ->
             "run": {"output_dir": str(tmp_path / "out"), "checkpoint": str(checkpoint), "steps_max": 60},
             "data": {"run_dir": str(tmp_path / "run"), "wait_seconds": 0},
             "optimizer": {"learning_rate": 3e-3},
-            "sft": {"epochs": 100, "trajectories_per_step": 4, "dropped": ["thought", "element"], "choices_only": True},
+            "sft": {
+                "epochs": 100,
+                "trajectories_per_step": 4,
+                "dropped": ["thought", "element"],
+                "choices_only": True,
+            },
             "publish": {"command": [sys.executable, "-c", ""], "every": 20},
         }
     )
@@ -158,6 +195,10 @@ def test_a_checkpoint_is_written_back_as_it_was(checkpoint: Path, tmp_path: Path
         folder = save(first, tmp_path / name, shard_bytes_max=400_000)
         second = load(folder)
         assert (folder / "model.safetensors.index.json").exists()
-        assert first.names == second.names and first.dtypes == second.dtypes and set(first.others) == set(second.others)
+        assert (
+            first.names == second.names
+            and first.dtypes == second.dtypes
+            and set(first.others) == set(second.others)
+        )
         for key, value in first.policy.state_dict().items():
             assert torch.equal(value, second.policy.state_dict()[key]), key

@@ -21,7 +21,12 @@ from test_trainer import CHECKPOINT, settings
 # Writes down each count, or fails.
 REPORT = "import sys; open(sys.argv[2], 'a').write(sys.argv[1] + chr(10))"
 # Of what groups of one reward teach, nothing is left where only advantages count.
-PLAIN: dict[str, object] = {"skip_zero_variance": True, "entropy": 0.0, "groups_per_step": 2, "max_staleness": 9}
+PLAIN: dict[str, object] = {
+    "skip_zero_variance": True,
+    "entropy": 0.0,
+    "groups_per_step": 2,
+    "max_staleness": 9,
+}
 
 
 def attempts(farm: Farm, first: int, rewards: list[list[float]], size: int = 4, **values: object) -> None:
@@ -34,7 +39,19 @@ def attempts(farm: Farm, first: int, rewards: list[list[float]], size: int = 4, 
             whole |= {"reward": reward, **values}
             for row in rows:
                 row |= {"reward": reward, **values, "trainable_rl": values.get("split", "train") == "train"}
-        farm.commit(made, [farm.group(name, given, task_id=f"symbol-{symbol}", policy_version_min=0, policy_version_max=0, **values)])
+        farm.commit(
+            made,
+            [
+                farm.group(
+                    name,
+                    given,
+                    task_id=f"symbol-{symbol}",
+                    policy_version_min=0,
+                    policy_version_max=0,
+                    **values,
+                )
+            ],
+        )
 
 
 def reporting(folder: Path, **sections: dict[str, object]) -> Config:
@@ -58,19 +75,27 @@ def test_discarded_attempts_are_counted_and_reported_before_the_trainer_waits(tm
     attempts(farm, 0, [FLAT, MIXED, FLAT])
     attempts(farm, 3, [[0.0, 1.0]], split="test")  # accepted by admission, and not to be learned from
     attempts(farm, 4, [[0.0, 1.0]], split="eval")  # admission does not count evaluations
-    farm.commit([farm.trajectory("g00005", 0, None, status="failed", end="env_crash")], [farm.group("g00005", [])])
+    farm.commit(
+        [farm.trajectory("g00005", 0, None, status="failed", end="env_crash")], [farm.group("g00005", [])]
+    )
     attempts(farm, 6, [MIXED, FLAT])
     trainer = reinforcement.train(reporting(tmp_path, rl={}, run={"steps_max": 2}))
     assert trainer.state.step == 1
     assert reports(tmp_path)[-1] == 3 * 4 + 2, "three groups without variance and one of another split"
-    assert reports(tmp_path) == sorted(set(reports(tmp_path))), "cumulative, and once each while nothing waits"
+    assert reports(tmp_path) == sorted(set(reports(tmp_path))), (
+        "cumulative, and once each while nothing waits"
+    )
 
 
 def test_groups_that_are_too_old_are_reported(tmp_path: Path) -> None:
     farm = Farm(tmp_path / "run")
     attempts(farm, 0, [MIXED] * 7)
-    trainer = reinforcement.train(reporting(tmp_path, rl={"groups_per_step": 1, "max_staleness": 1}, run={"steps_max": 4}))
-    assert trainer.state.step == 2 and reports(tmp_path)[-1] == 5 * 4, "after two versions everything of version 0 is stale"
+    trainer = reinforcement.train(
+        reporting(tmp_path, rl={"groups_per_step": 1, "max_staleness": 1}, run={"steps_max": 4})
+    )
+    assert trainer.state.step == 2 and reports(tmp_path)[-1] == 5 * 4, (
+        "after two versions everything of version 0 is stale"
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,7 +136,9 @@ def test_the_count_goes_on_where_training_was_stopped(tmp_path: Path, rest: list
         rest_of = Reader(tmp_path / "parts" / "run", Choice(trainable="rl"), parts.state.cursor)
         left = sum(group.row.valid for group in rest_of.groups()) + rest_of.discarded
         used = parts.state.step * 2 * 4
-        assert saved.read_state(newest).discarded + used + left == 4 * len(rewards) + 2, "each attempt is used, discarded or still there"
+        assert saved.read_state(newest).discarded + used + left == 4 * len(rewards) + 2, (
+            "each attempt is used, discarded or still there"
+        )
     assert reports(tmp_path / "whole")[-1] == max(reports(tmp_path / "parts"))
     assert reports(tmp_path / "parts") == sorted(reports(tmp_path / "parts"))
     for name, value in whole.policy.state_dict().items():
@@ -125,7 +152,10 @@ def test_a_run_that_can_teach_nothing_ends_with_that_sentence(tmp_path: Path) ->
     with pytest.raises(TrainerError) as failed:
         reinforcement.train(reporting(tmp_path))
     said = str(failed.value)
-    assert "6 groups were read and 6 left out (zero variance 5, no trajectory is wanted 1)" in said and "no step was made" in said, said
+    assert (
+        "6 groups were read and 6 left out (zero variance 5, no trajectory is wanted 1)" in said
+        and "no step was made" in said
+    ), said
     assert reports(tmp_path)[-1] == 22
     # What was found is kept: asked again it says so again.
     with pytest.raises(TrainerError, match="6 groups were read and 6 left out"):
@@ -135,11 +165,15 @@ def test_a_run_that_can_teach_nothing_ends_with_that_sentence(tmp_path: Path) ->
 def test_a_run_with_too_few_groups_for_a_step_says_so(tmp_path: Path) -> None:
     farm = Farm(tmp_path / "run")
     attempts(farm, 0, [FLAT, MIXED])
-    with pytest.raises(TrainerError, match=r"2 groups were read and 1 left out \(zero variance 1\).*rl\.groups_per_step = 2"):
+    with pytest.raises(
+        TrainerError, match=r"2 groups were read and 1 left out \(zero variance 1\).*rl\.groups_per_step = 2"
+    ):
         reinforcement.train(reporting(tmp_path))
 
 
-def test_a_training_that_ends_early_says_what_was_left_out(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_training_that_ends_early_says_what_was_left_out(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     farm = Farm(tmp_path / "run")
     attempts(farm, 0, [MIXED, MIXED, FLAT])
     assert reinforcement.train(reporting(tmp_path)).state.step == 1
@@ -158,7 +192,12 @@ def test_finished_data_need_no_coordinator(tmp_path: Path, capfd: pytest.Capture
         folder = tmp_path / f"with-{len(command)}"
         (folder / "run").parent.mkdir()
         (folder / "run").symlink_to(tmp_path / "run")
-        assert reinforcement.train(reporting(folder, publish={"discarded": command}, run={"steps_max": 2})).state.step == 2
+        assert (
+            reinforcement.train(
+                reporting(folder, publish={"discarded": command}, run={"steps_max": 2})
+            ).state.step
+            == 2
+        )
 
 
 def test_a_count_is_reported_again_while_training_waits(tmp_path: Path) -> None:
@@ -177,7 +216,9 @@ def test_a_count_is_reported_again_while_training_waits(tmp_path: Path) -> None:
     assert reports(tmp_path)[count:] == [8], "where nothing waits, only what changed"
 
 
-def test_what_was_not_taken_is_reported_again_but_not_all_the_time(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_was_not_taken_is_reported_again_but_not_all_the_time(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     mark = tmp_path / "up"
     script = "import pathlib,sys; open(sys.argv[2], 'a').write('x'); sys.exit(0 if pathlib.Path(sys.argv[1]).exists() else 'away')"
     command = [sys.executable, "-c", script, str(mark), str(tmp_path / "tried"), "{count}"]
@@ -200,9 +241,18 @@ def test_what_was_not_taken_is_reported_again_but_not_all_the_time(tmp_path: Pat
 @pytest.mark.parametrize(
     ("publish", "want"),
     [
-        (["furrow", "publish", "{dir}", "--run", "RUN", "--id", "{id}", "--json"], ["furrow", "discarded", "{count}", "--run", "RUN"]),
-        (["/usr/bin/furrow", "publish", "--coordinator=there:1", "{dir}"], ["/usr/bin/furrow", "discarded", "{count}", "--coordinator", "there:1"]),
-        (["ssh", "there", "furrow", "publish", "{dir}", "--run=RUN"], ["ssh", "there", "furrow", "discarded", "{count}", "--run", "RUN"]),
+        (
+            ["furrow", "publish", "{dir}", "--run", "RUN", "--id", "{id}", "--json"],
+            ["furrow", "discarded", "{count}", "--run", "RUN"],
+        ),
+        (
+            ["/usr/bin/furrow", "publish", "--coordinator=there:1", "{dir}"],
+            ["/usr/bin/furrow", "discarded", "{count}", "--coordinator", "there:1"],
+        ),
+        (
+            ["ssh", "there", "furrow", "publish", "{dir}", "--run=RUN"],
+            ["ssh", "there", "furrow", "discarded", "{count}", "--run", "RUN"],
+        ),
         (["furrow", "publish", "{dir}"], []),
         (["furrow", "publish", "{dir}", "--run"], []),
         (["take", "{dir}"], []),
@@ -213,7 +263,9 @@ def test_who_publishes_by_furrow_reports_by_it(tmp_path: Path, publish: list[str
     tail = ["--rank", "{rank}", "--world", "{world}", "--deadline", "1"] if want else []
     assert list(command_for(settings(tmp_path, publish={"command": publish}).publish)) == [*want, *tail]
     own = ["mine", "{count}"]
-    assert list(command_for(settings(tmp_path, publish={"command": publish, "discarded": own}).publish)) == own
+    assert (
+        list(command_for(settings(tmp_path, publish={"command": publish, "discarded": own}).publish)) == own
+    )
 
 
 def test_a_command_that_is_not_told_the_count_is_refused(tmp_path: Path) -> None:
@@ -231,9 +283,14 @@ def test_readers_that_share_a_run_report_each_its_own(tmp_path: Path) -> None:
         run: dict[str, object] = {"steps_max": 2, "output_dir": str(tmp_path / f"training-{rank}")}
         data: dict[str, object] = {"rank": rank, "world": 2}
         rl: dict[str, object] = {"groups_per_step": 1, "max_staleness": 0}
-        trainer = reinforcement.train(reporting(tmp_path, run=run, data=data, rl=rl, publish={"discarded": command}))
+        trainer = reinforcement.train(
+            reporting(tmp_path, run=run, data=data, rl=rl, publish={"discarded": command})
+        )
         groups = trainer.counts["groups left out: zero variance"] + trainer.counts["groups left out: stale"]
         counted[str(rank)] = 4 * groups
-    told = {(rank, world): int(count) for count, rank, world in map(json.loads, (tmp_path / "told").read_text().splitlines())}
+    told = {
+        (rank, world): int(count)
+        for count, rank, world in map(json.loads, (tmp_path / "told").read_text().splitlines())
+    }
     assert told == {(rank, "2"): count for rank, count in counted.items()}
     assert sum(counted.values()) == 4 * 14, "each learned from the first group it could"

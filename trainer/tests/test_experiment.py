@@ -46,7 +46,9 @@ def test_a_bootstrap_of_many_values_is_the_normal_interval() -> None:
     values = np.random.default_rng(3).random(4000)
     low, high = bootstrap(values.tolist())
     half = Z * values.std() / 4000**0.5
-    assert low == pytest.approx(values.mean() - half, abs=0.1 * half) and high == pytest.approx(values.mean() + half, abs=0.1 * half)
+    assert low == pytest.approx(values.mean() - half, abs=0.1 * half) and high == pytest.approx(
+        values.mean() + half, abs=0.1 * half
+    )
 
 
 def test_the_courses_own_files_fit_each_other() -> None:
@@ -57,8 +59,14 @@ def test_the_courses_own_files_fit_each_other() -> None:
     jobs = {name: (folder / name).read_text("utf8") for name in JOBS}
     rl = configuration.read(folder / "rl.toml")
     # What a step learns from is what the farm admits for a version, and the policy that is examined is the one that acted.
-    assert f"trajectories_per_version = {rl.rl.groups_per_step * 8} " in jobs["attempt.toml"] and "group_size = 8\n" in jobs["attempt.toml"]
-    sections = [jobs[name][jobs[name].index("[policy.sampling]") : jobs[name].index("[env]")] for name in ("attempt.toml", "examine.toml")]
+    assert (
+        f"trajectories_per_version = {rl.rl.groups_per_step * 8} " in jobs["attempt.toml"]
+        and "group_size = 8\n" in jobs["attempt.toml"]
+    )
+    sections = [
+        jobs[name][jobs[name].index("[policy.sampling]") : jobs[name].index("[env]")]
+        for name in ("attempt.toml", "examine.toml")
+    ]
     assert sections[0] == sections[1]
     seeds = [line for name in JOBS[:3] for line in jobs[name].splitlines() if line.startswith("seed = ")]
     assert len(seeds) == len(set(seeds)) == 3, seeds
@@ -71,7 +79,9 @@ def test_a_course_is_run_once_and_reported(tmp_path: Path) -> None:
         (folder / name).write_text(RL if name == "rl.toml" else "")
     furrow = tmp_path / "furrow"
     modules = f"{REPOSITORY}/trainer/src:{REPOSITORY}/trainer/tests"
-    furrow.write_text(f'#!/bin/sh\nPYTHONPATH={modules} exec {sys.executable} {REPOSITORY}/trainer/tests/stand_in.py "$@"\n')
+    furrow.write_text(
+        f'#!/bin/sh\nPYTHONPATH={modules} exec {sys.executable} {REPOSITORY}/trainer/tests/stand_in.py "$@"\n'
+    )
     furrow.chmod(0o755)
     # The stand-in's checkpoint has no tokenizer to lay out demonstrations with: this stage is done.
     shutil.copytree(ORACLE_VL / "vl_f32", out / "warm" / "checkpoints" / "00000001" / "model")
@@ -83,7 +93,9 @@ def test_a_course_is_run_once_and_reported(tmp_path: Path) -> None:
         course.run()
         changed = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
         course.run()
-    assert changed == {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}, "what is done is not done again"
+    assert changed == {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}, (
+        "what is done is not done again"
+    )
     said = report.write(course, tmp_path / "report")
     assert json.loads((tmp_path / "report" / "report.json").read_text())["exams"] == said["exams"]
     assert list(said["exams"]) == ["start", "learned-01", "learned-02", "permuted-01", "permuted-02"]
@@ -93,7 +105,10 @@ def test_a_course_is_run_once_and_reported(tmp_path: Path) -> None:
         assert [version["version"] for version in arm["versions"]][:2] == [0, 1]
     assert said["held-out seeds that were trained on"] == 0
     assert said["demonstrations"] == {"symbol-0": 2, "symbol-1": 2, "symbol-2": 2}
-    settings = {arm: configuration.read(out / arm / "training" / "config.toml").rl.permute_rewards for arm in said["arms"]}
+    settings = {
+        arm: configuration.read(out / arm / "training" / "config.toml").rl.permute_rewards
+        for arm in said["arms"]
+    }
     assert settings == {"learned": False, "permuted": True}
     drawn = sorted((tmp_path / "report").glob("*.svg"))
     assert len(drawn) == 8

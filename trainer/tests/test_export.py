@@ -38,7 +38,11 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 def recorded(run: Path) -> list[tuple[Trajectory, list[Step]]]:
     reader = Reader(run)
-    return [(trajectory, reader.steps(trajectory)) for group in reader.groups() for trajectory in group.trajectories]
+    return [
+        (trajectory, reader.steps(trajectory))
+        for group in reader.groups()
+        for trajectory in group.trajectories
+    ]
 
 
 def expected(run: Path) -> list[dict[str, Any]]:
@@ -53,7 +57,16 @@ def expected(run: Path) -> list[dict[str, Any]]:
             logprobs = np.zeros(len(one), np.float32)
             mask[one.draws.position] = one.draws.sampled
             logprobs[one.draws.position] = np.where(one.draws.sampled, one.draws.logprob, 0)
-            found.append({"ids": one.ids.tolist(), "mask": mask.tolist(), "logprobs": logprobs, "one": one, "trajectory": trajectory, "steps": steps})
+            found.append(
+                {
+                    "ids": one.ids.tolist(),
+                    "mask": mask.tolist(),
+                    "logprobs": logprobs,
+                    "one": one,
+                    "trajectory": trajectory,
+                    "steps": steps,
+                }
+            )
     return found
 
 
@@ -92,7 +105,9 @@ def test_verl_rows_are_its_agent_loops_output(run: Path, tmp_path: Path) -> None
         assert [0] * len(output.prompt_ids) + output.response_mask == want["mask"]
         assert output.response_logprobs == pytest.approx(want["logprobs"][len(output.prompt_ids) :])
         assert output.response_mask[0] == 1 and output.reward_score == want["trajectory"].reward
-        assert output.multi_modal_data is not None and len(output.multi_modal_data["images"]) == len(want["one"].pictures)
+        assert output.multi_modal_data is not None and len(output.multi_modal_data["images"]) == len(
+            want["one"].pictures
+        )
         assert output.extra_fields["min_global_steps"] == output.extra_fields["max_global_steps"] == 3
 
 
@@ -107,8 +122,13 @@ def test_skyrl_output_has_its_lists_in_step(run: Path, tmp_path: Path) -> None:
     for index, want in enumerate(wanted):
         assert output["prompt_token_ids"][index] + output["response_ids"][index] == want["ids"]
         count = len(output["response_ids"][index])
-        assert [len(output[name][index]) for name in ("rewards", "loss_masks", "rollout_logprobs")] == [count] * 3
-        assert output["trajectory_ids"][index] == {"instance_id": want["trajectory"].group_id, "repetition_id": want["trajectory"].sample_index}
+        assert [len(output[name][index]) for name in ("rewards", "loss_masks", "rollout_logprobs")] == [
+            count
+        ] * 3
+        assert output["trajectory_ids"][index] == {
+            "instance_id": want["trajectory"].group_id,
+            "repetition_id": want["trajectory"].sample_index,
+        }
         assert output["is_last_step"][index] == (want["one"].steps[1] == want["trajectory"].num_steps - 1)
         total += sum(output["rewards"][index])
     assert total == pytest.approx(sum(trajectory.reward or 0 for trajectory, _ in recorded(run)))
@@ -156,7 +176,10 @@ def test_slime_lines_become_its_samples(run: Path, tmp_path: Path) -> None:
         assert [0] * (len(sample.tokens) - sample.response_length) + sample.loss_mask == want["mask"]
         assert sample.weight_versions == ["3"] and sample.reward == want["trajectory"].reward
         blobs = [base64.b64decode(uri.partition(",")[2]) for uri in sample.multimodal_inputs["images"]]
-        assert blobs == [step.screenshot for step in want["steps"][want["one"].steps[1] + 1 - len(blobs) : want["one"].steps[1] + 1]]
+        assert blobs == [
+            step.screenshot
+            for step in want["steps"][want["one"].steps[1] + 1 - len(blobs) : want["one"].steps[1] + 1]
+        ]
 
 
 def test_areal_tensors_are_those_of_its_workflow(run: Path, tmp_path: Path) -> None:
@@ -169,9 +192,21 @@ def test_areal_tensors_are_those_of_its_workflow(run: Path, tmp_path: Path) -> N
     policy = load(CHECKPOINT).policy
     for entry, want in zip(index, wanted, strict=True):
         found = load_file(tmp_path / "out" / entry["file"])
-        assert set(found) == {"input_ids", "loss_mask", "logprobs", "versions", "attention_mask", "rewards", "pixel_values", "image_grid_thw"}
+        assert set(found) == {
+            "input_ids",
+            "loss_mask",
+            "logprobs",
+            "versions",
+            "attention_mask",
+            "rewards",
+            "pixel_values",
+            "image_grid_thw",
+        }
         assert found["input_ids"].tolist() == [want["ids"]] and found["loss_mask"].tolist() == [want["mask"]]
-        assert {tuple(found[name].shape) for name in ("input_ids", "loss_mask", "logprobs", "versions", "attention_mask")} == {(1, len(want["ids"]))}
+        assert {
+            tuple(found[name].shape)
+            for name in ("input_ids", "loss_mask", "logprobs", "versions", "attention_mask")
+        } == {(1, len(want["ids"]))}
         assert bool(((found["versions"] == 3) == (found["loss_mask"] == 1)).all())
         assert len(found["image_grid_thw"]) == len(want["one"].pictures)
     # What was exported is enough to score the draws again: the first draw of the last entry.
@@ -199,7 +234,9 @@ def test_prime_rl_samples_decode_into_its_struct(run: Path, tmp_path: Path) -> N
         array_like=True, omit_defaults=True, forbid_unknown_fields=True,
     )  # fmt: skip
     export("prime-rl", run, tmp_path / "out.msgpack", None, [])
-    found = msgspec.msgpack.decode((tmp_path / "out.msgpack").read_bytes(), type=list.__class_getitem__(sample))
+    found = msgspec.msgpack.decode(
+        (tmp_path / "out.msgpack").read_bytes(), type=list.__class_getitem__(sample)
+    )
     wanted = expected(run)
     assert len(found) == len(wanted)
     means: dict[str, list[float]] = {}
@@ -208,25 +245,36 @@ def test_prime_rl_samples_decode_into_its_struct(run: Path, tmp_path: Path) -> N
     for one, want in zip(found, wanted, strict=True):
         assert one.token_ids == want["ids"] and one.mask == [bool(drawn) for drawn in want["mask"]]
         assert one.logprobs == pytest.approx(want["logprobs"].tolist()) and set(one.temperatures) == {4.0}
-        assert len(one.mm_refs.images) == len(want["one"].pictures) and sum(one.mm_token_type_ids) == sum(p.length for p in want["one"].pictures)
+        assert len(one.mm_refs.images) == len(want["one"].pictures) and sum(one.mm_token_type_ids) == sum(
+            p.length for p in want["one"].pictures
+        )
         advantage = want["trajectory"].reward - float(np.mean(means[want["trajectory"].group_id]))
-        assert {round(value, 6) for value, drawn in zip(one.advantages, one.mask, strict=True) if drawn} == {round(advantage, 6)}
+        assert {round(value, 6) for value, drawn in zip(one.advantages, one.mask, strict=True) if drawn} == {
+            round(advantage, 6)
+        }
 
 
 def test_trl_rows_are_a_conversation_with_its_pictures(run: Path, tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     data_utils = pytest.importorskip("trl.data_utils")
     export("trl", run, tmp_path / "out.parquet", None, [])
-    rows = datasets.load_dataset("parquet", data_files=str(tmp_path / "out.parquet"), split="train", cache_dir=str(tmp_path / "cache"))
+    rows = datasets.load_dataset(
+        "parquet", data_files=str(tmp_path / "out.parquet"), split="train", cache_dir=str(tmp_path / "cache")
+    )
     assert len(rows) == sum(len(steps) for _, steps in recorded(run))
     for row in rows:
         assert data_utils.is_conversational(row)
         pictures = row["images"]
         assert all(picture.size == (64, 64) for picture in pictures) and len(pictures) == row["step"] + 1
         prepared = data_utils.prepare_multimodal_messages(row["prompt"] + row["completion"], images=pictures)
-        placed = [part["image"] for message in prepared for part in message["content"] if part["type"] == "image"]
+        placed = [
+            part["image"] for message in prepared for part in message["content"] if part["type"] == "image"
+        ]
         assert len(placed) == len(pictures)
-        assert [message["role"] for message in prepared] == ["system", *["user", "assistant"] * (row["step"] + 1)]
+        assert [message["role"] for message in prepared] == [
+            "system",
+            *["user", "assistant"] * (row["step"] + 1),
+        ]
 
 
 def test_lerobot_directories_have_its_files_and_columns(run: Path, tmp_path: Path) -> None:
@@ -235,17 +283,30 @@ def test_lerobot_directories_have_its_files_and_columns(run: Path, tmp_path: Pat
     info = json.loads((tmp_path / "out" / "meta" / "info.json").read_text())
     stats = json.loads((tmp_path / "out" / "meta" / "stats.json").read_text())
     data = tmp_path / "out" / info["data_path"].format(chunk_index=0, file_index=0)
-    frames = datasets.load_dataset("parquet", data_files=str(data), split="train", cache_dir=str(tmp_path / "cache"))
+    frames = datasets.load_dataset(
+        "parquet", data_files=str(data), split="train", cache_dir=str(tmp_path / "cache")
+    )
     truth = recorded(run)
-    assert info["codebase_version"] == "v3.0" and info["total_frames"] == len(frames) == sum(len(steps) for _, steps in truth)
-    assert set(frames.column_names) == set(info["features"]), "every column is a feature and every feature a column"
-    assert frames["index"][:] == list(range(len(frames))) and frames[0]["observation.images.screen"].size == (64, 64)
+    assert info["codebase_version"] == "v3.0" and info["total_frames"] == len(frames) == sum(
+        len(steps) for _, steps in truth
+    )
+    assert set(frames.column_names) == set(info["features"]), (
+        "every column is a feature and every feature a column"
+    )
+    assert frames["index"][:] == list(range(len(frames))) and frames[0]["observation.images.screen"].size == (
+        64,
+        64,
+    )
     for name, feature in info["features"].items():
         assert set(feature) == {"dtype", "shape", "names"}, name
     for name in ("action", "next.reward", "timestamp", "observation.images.screen"):
         assert set(stats[name]) == {"min", "max", "mean", "std", "count"}
-    episodes = pq.read_table(tmp_path / "out" / "meta" / "episodes" / "chunk-000" / "file-000.parquet").to_pylist()
-    assert [(one["dataset_from_index"], one["dataset_to_index"]) for one in episodes] == [(3 * i, 3 * i + 3) for i in range(len(truth))]
+    episodes = pq.read_table(
+        tmp_path / "out" / "meta" / "episodes" / "chunk-000" / "file-000.parquet"
+    ).to_pylist()
+    assert [(one["dataset_from_index"], one["dataset_to_index"]) for one in episodes] == [
+        (3 * i, 3 * i + 3) for i in range(len(truth))
+    ]
     tasks = pq.read_table(tmp_path / "out" / "meta" / "tasks.parquet").to_pandas()
     assert list(tasks.index) == ["Do it."] and tasks.loc["Do it."].task_index == 0
     assert sum(frame["next.done"] for frame in frames) == len(truth)
@@ -261,6 +322,8 @@ def test_what_cannot_be_exported_is_said(tmp_path: Path, capsys: pytest.CaptureF
     assert not (tmp_path / "out").exists(), "nothing is left half written under the name that was asked for"
     with pytest.raises(ConfigError, match="use KEY=VALUE with one of policy_kinds"):
         export("verl", tmp_path / "run", tmp_path / "out", None, ["colour=red"])
-    assert main(["export", "trl", str(tmp_path / "run"), str(tmp_path / "rows"), "--set", "reward_min=0.5"]) == 0
+    assert (
+        main(["export", "trl", str(tmp_path / "run"), str(tmp_path / "rows"), "--set", "reward_min=0.5"]) == 0
+    )
     assert main(["export", "trl", str(tmp_path / "run"), str(tmp_path / "rows")]) == 1
     assert "exists" in capsys.readouterr().err

@@ -18,7 +18,9 @@ from places import ORACLE
 CASES = ["dense", "vl_names_bf16", "long_chunk128", "moe", "moe_latent_groups"]
 
 
-def read(case: str, dtype: torch.dtype = torch.float32) -> tuple[Policy, dict[str, list[int]], dict[str, Tensor]]:
+def read(
+    case: str, dtype: torch.dtype = torch.float32
+) -> tuple[Policy, dict[str, list[int]], dict[str, Tensor]]:
     folder = ORACLE / case
     inputs = json.loads((folder / "inputs.json").read_text())
     prompts = {"a": inputs["prompt_a"], "b": inputs["prompt_b"], "replaced": inputs.get("emb_positions", [])}
@@ -89,7 +91,9 @@ def test_neighbours_in_a_packed_or_padded_row_are_not_seen(case: str) -> None:
         alone = [policy.logits(policy(torch.tensor([part])))[0] for part in parts]
         packed = torch.tensor([[token for part in parts for token in part]])
         segments = torch.tensor([[index for index, part in enumerate(parts) for _ in part]])
-        got = policy.logits(policy(packed, span=Span(segments=segments, chunk=8)))[0].split([len(part) for part in parts])
+        got = policy.logits(policy(packed, span=Span(segments=segments, chunk=8)))[0].split(
+            [len(part) for part in parts]
+        )
         longest = max(map(len, parts))
         padded = torch.tensor([part + [3] * (longest - len(part)) for part in parts])
         rows = policy.logits(policy(padded, span=Span(chunk=8)))
@@ -136,20 +140,26 @@ def test_the_scan_is_the_recurrence_and_differentiable() -> None:
             if t:
                 state = state * (segments[:, t] == segments[:, t - 1]).double()[:, None, None, None]
             per_head = [v[:, t].repeat_interleave(heads // groups, dim=1) for v in (b, c)]
-            state = (dt[:, t] * a).exp()[..., None, None] * state + (dt[:, t, :, None] * x[:, t])[..., None] * per_head[0][:, :, None]
+            state = (dt[:, t] * a).exp()[..., None, None] * state + (dt[:, t, :, None] * x[:, t])[
+                ..., None
+            ] * per_head[0][:, :, None]
             out.append((state * per_head[1][:, :, None]).sum(-1))
         return torch.stack(out, dim=1)
 
     for chunk in (1, 2, 4, 11, 64):
         got, _ = chunked_scan(x, dt, a, b, c, chunk, segments)
         assert torch.allclose(got, recurrence(), atol=1e-12), chunk
-    assert torch.autograd.gradcheck(lambda x, dt, a, b, c: chunked_scan(x, dt, a, b, c, 4, segments)[0], (x, dt, a, b, c))
+    assert torch.autograd.gradcheck(
+        lambda x, dt, a, b, c: chunked_scan(x, dt, a, b, c, 4, segments)[0], (x, dt, a, b, c)
+    )
 
 
 def test_the_time_step_has_no_floor() -> None:
     """With transformers' floor of 0.001 these logits move by 0.09 at least: the oracle tells the two apart."""
     policy, inputs, expected = read("dense")
-    bias = policy.get_parameter(f"language_model.backbone.layers.{policy.config.text.layers.index('M')}.mixer.dt_bias")
+    bias = policy.get_parameter(
+        f"language_model.backbone.layers.{policy.config.text.layers.index('M')}.mixer.dt_bias"
+    )
     assert float(torch.nn.functional.softplus(bias.detach()).min()) < 0.1
     with torch.no_grad():
         logits = policy.logits(policy(torch.tensor([inputs["a"]])))[0]

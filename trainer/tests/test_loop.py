@@ -93,8 +93,17 @@ def test_the_loop_goes_on_whoever_is_killed() -> None:
         metrics = where.folder / "training" / "metrics.jsonl"
 
         def train() -> None:
-            command = [sys.executable, "-m", "furrow_trainer", "rl", str(where.folder / "rl.toml"), "--resume"]
-            where.begin("trainer", command, PYTHONPATH=str(REPOSITORY / "trainer" / "src"), OMP_NUM_THREADS="1")
+            command = [
+                sys.executable,
+                "-m",
+                "furrow_trainer",
+                "rl",
+                str(where.folder / "rl.toml"),
+                "--resume",
+            ]
+            where.begin(
+                "trainer", command, PYTHONPATH=str(REPOSITORY / "trainer" / "src"), OMP_NUM_THREADS="1"
+            )
 
         where.start("coordinator", "policy", "env")
         where.wait("a first commit", lambda: where.rows("trajectories") > 0, 120)
@@ -124,10 +133,14 @@ def test_a_farm_goes_on_where_its_attempts_teach_nothing() -> None:
     groups = 6 * GROUPS
     with Processes("", 4000) as where:
         base = training(where)
-        config = dataclasses.replace(base, data=dataclasses.replace(base.data, wait_seconds=20.0), rl=RlSection(groups_per_step=GROUPS))
+        config = dataclasses.replace(
+            base, data=dataclasses.replace(base.data, wait_seconds=20.0), rl=RlSection(groups_per_step=GROUPS)
+        )
         (where.folder / "rl.toml").write_text(configuration.to_toml(config), "utf8")
         job = JOB.format(size=SIZE, checkpoint=config.run.checkpoint, trajectories=GROUPS * SIZE)
-        job = job.replace("groups = 100000", f"groups = {groups}").replace("max_off_policy_versions = 1", "max_off_policy_versions = 0")
+        job = job.replace("groups = 100000", f"groups = {groups}").replace(
+            "max_off_policy_versions = 1", "max_off_policy_versions = 0"
+        )
         with (where.folder / "job.toml").open("a") as file:
             # One click of the three that a page wants: no attempt succeeds.
             file.write(job + air_tasks(where.folder, 20, 1))
@@ -172,7 +185,9 @@ def versions(where: Processes) -> None:
     """Of the ledger, the rows and the training: numbers that only grow, and a publication a step."""
     ledger = sqlite3.connect(where.run / "ledger.sqlite")
     weights = ledger.execute("SELECT version, state, publication_id FROM weights ORDER BY version").fetchall()
-    assert [(version, state) for version, state, _ in weights] == [(version, "taken") for version in range(1, VERSIONS + 1)], weights
+    assert [(version, state) for version, state, _ in weights] == [
+        (version, "taken") for version in range(1, VERSIONS + 1)
+    ], weights
     assert [name[-8:] for _, _, name in weights] == [f"{step:08}" for step in range(1, VERSIONS + 1)], weights
     began = ledger.execute("SELECT policy_version FROM trajectories ORDER BY token").fetchall()
     assert began == sorted(began), f"a trajectory began on older weights than one before it: {began}"
@@ -180,10 +195,20 @@ def versions(where: Processes) -> None:
     reader = Reader(where.run)
     for group in reader.groups():
         for trajectory in group.trajectories:
-            line = [version for step in reader.steps(trajectory) for version in (step.policy_versions if step.policy_versions is not None else ())]
+            line = [
+                version
+                for step in reader.steps(trajectory)
+                for version in (step.policy_versions if step.policy_versions is not None else ())
+            ]
             assert line == sorted(line), (trajectory.trajectory_id, line)
             tokens += len(line)
     lines = read(where.folder / "training" / "metrics.jsonl")
-    assert [line["version"] for line in lines] == list(range(VERSIONS)), "each step begins on the version before it"
+    assert [line["version"] for line in lines] == list(range(VERSIONS)), (
+        "each step begins on the version before it"
+    )
     staleness = [line["staleness/max"] for line in lines]
-    print(json.dumps({"trajectories": len(began), "tokens": tokens, "versions": len(weights), "staleness": staleness}))
+    print(
+        json.dumps(
+            {"trajectories": len(began), "tokens": tokens, "versions": len(weights), "staleness": staleness}
+        )
+    )

@@ -48,7 +48,9 @@ def targets(recorded: list[float], unlisted: list[bool] | None = None) -> Target
     zeros = torch.zeros(count, dtype=torch.long)
     values = torch.tensor(recorded)
     flags = torch.tensor(unlisted or [False] * count)
-    return Targets(zeros, zeros, zeros, values, values - 1, values, torch.ones(count), None, flags, zeros, zeros, zeros)
+    return Targets(
+        zeros, zeros, zeros, values, values - 1, values, torch.ones(count), None, flags, zeros, zeros, zeros
+    )
 
 
 def of(now: list[float]) -> tuple[Scores, Tensor]:
@@ -74,7 +76,9 @@ CASES = [
 @pytest.mark.parametrize(("algorithm", "recorded", "now", "advantage", "want"), CASES)
 def test_gradients(algorithm: str, recorded: float, now: float, advantage: float, want: float) -> None:
     scores, logprob = of([now])
-    loss = reinforcement(scores, targets([recorded]), torch.tensor([advantage]), torch.ones(1), Objective(algorithm=algorithm))
+    loss = reinforcement(
+        scores, targets([recorded]), torch.tensor([advantage]), torch.ones(1), Objective(algorithm=algorithm)
+    )
     loss.total.backward()
     assert logprob.grad is not None and float(logprob.grad[0]) == pytest.approx(want, abs=1e-5)
     assert loss.figures["ratio/mean"] == pytest.approx(math.exp(now - recorded), rel=1e-5)
@@ -90,7 +94,9 @@ def test_divergence_is_zero_where_the_two_agree_and_pulls_back_where_not() -> No
     objective = Objective(kl=1.0)
     for there, want in ((-1.0, 0.0), (-0.5, math.exp(0.5) - 1.5), (-1.5, math.exp(-0.5) - 0.5)):
         scores, logprob = of([-1.0])
-        loss = reinforcement(scores, targets([-1.0]), torch.zeros(1), torch.ones(1), objective, torch.tensor([there]))
+        loss = reinforcement(
+            scores, targets([-1.0]), torch.zeros(1), torch.ones(1), objective, torch.tensor([there])
+        )
         assert loss.figures["policy/kl_reference"] == pytest.approx(want, abs=1e-6)
         loss.total.backward()
         assert logprob.grad is not None and np.sign(float(logprob.grad[0])) == np.sign(-1.0 - there)
@@ -99,18 +105,33 @@ def test_divergence_is_zero_where_the_two_agree_and_pulls_back_where_not() -> No
 def test_entropy_is_rewarded() -> None:
     logprob = torch.tensor([-1.0])
     entropy = torch.tensor([0.5], requires_grad=True)
-    loss = reinforcement(Scores(logprob, logprob, entropy), targets([-1.0]), torch.zeros(1), torch.ones(1), Objective(entropy=0.1))
+    loss = reinforcement(
+        Scores(logprob, logprob, entropy),
+        targets([-1.0]),
+        torch.zeros(1),
+        torch.ones(1),
+        Objective(entropy=0.1),
+    )
     loss.total.backward()
     assert entropy.grad is not None and float(entropy.grad[0]) == pytest.approx(-0.1)
 
 
 @pytest.mark.parametrize(
-    ("normaliser", "want"), [("tokens", {"a": 0.1, "b": 0.1}), ("sequences", {"a": 0.25, "b": 0.0625}), ("constant", {"a": 0.05, "b": 0.05})]
+    ("normaliser", "want"),
+    [
+        ("tokens", {"a": 0.1, "b": 0.1}),
+        ("sequences", {"a": 0.25, "b": 0.0625}),
+        ("constant", {"a": 0.05, "b": 0.05}),
+    ],
 )
 def test_what_a_token_counts(normaliser: str, want: dict[str, float]) -> None:
-    assert token_weights({"a": 2, "b": 8}, Objective(normaliser=normaliser, constant=10)) == pytest.approx(want)
+    assert token_weights({"a": 2, "b": 8}, Objective(normaliser=normaliser, constant=10)) == pytest.approx(
+        want
+    )
 
 
 def test_supervised_loss_is_over_the_whole_vocabulary() -> None:
     scores, _ = of([-1.0, -2.0])
-    assert supervised(scores, torch.tensor([0.5, 0.25])).figures["loss/nll"] == pytest.approx(0.5 * 2 + 0.25 * 3)
+    assert supervised(scores, torch.tensor([0.5, 0.25])).figures["loss/nll"] == pytest.approx(
+        0.5 * 2 + 0.25 * 3
+    )

@@ -23,7 +23,10 @@ from furrow_trainer.errors import DataError
 def simple(farm: Farm, number: int, rewards: tuple[float, ...] = (0.0, 1.0), steps: int = 2) -> None:
     """One group in one commit."""
     name = f"g{number:03}"
-    farm.commit([farm.trajectory(name, i, reward, steps) for i, reward in enumerate(rewards)], [farm.group(name, list(rewards))])
+    farm.commit(
+        [farm.trajectory(name, i, reward, steps) for i, reward in enumerate(rewards)],
+        [farm.group(name, list(rewards))],
+    )
 
 
 def drain(reader: Reader, wait_seconds: float = 0.0) -> list[str]:
@@ -39,7 +42,12 @@ def drain(reader: Reader, wait_seconds: float = 0.0) -> list[str]:
 
 def test_a_group_comes_when_its_row_does_with_all_its_scored_trajectories(tmp_path: Path) -> None:
     farm = Farm(tmp_path)
-    farm.commit([farm.trajectory("g0", 0, 1.0, 3), farm.trajectory("g0", 1, None, 1, status="failed", end="env_crash")])
+    farm.commit(
+        [
+            farm.trajectory("g0", 0, 1.0, 3),
+            farm.trajectory("g0", 1, None, 1, status="failed", end="env_crash"),
+        ]
+    )
     reader = Reader(tmp_path)
     assert drain(reader) == []
     assert reader.cursor().version == 0, "nothing is done before the group is"
@@ -58,17 +66,24 @@ def test_of_an_evaluation_nothing_is_learned_whatever_its_flags_say(tmp_path: Pa
     farm = Farm(tmp_path)
     tried = [farm.trajectory("g0", i, 1.0, 2, split="eval") for i in range(2)]
     assert all(step["trainable_rl"] and step["trainable_sft"] for _, steps in tried for step in steps)
-    farm.commit([*tried, farm.trajectory("g1", 0)], [farm.group("g0", [1.0, 1.0], split="eval"), farm.group("g1", [1.0])])
+    farm.commit(
+        [*tried, farm.trajectory("g1", 0)],
+        [farm.group("g0", [1.0, 1.0], split="eval"), farm.group("g1", [1.0])],
+    )
     reader = Reader(tmp_path, Choice(trainable=trainable))
     assert drain(reader) == ["g1"]
     assert reader.counts["trajectories left out: evaluation"] == 2
     assert drain(Reader(tmp_path)) == ["g0", "g1"], "who does not learn may look"
-    assert drain(Reader(tmp_path, Choice(trainable=trainable, splits=frozenset({"eval"})))) == [], "nor by asking for it"
+    assert drain(Reader(tmp_path, Choice(trainable=trainable, splits=frozenset({"eval"})))) == [], (
+        "nor by asking for it"
+    )
 
 
 def test_who_stops_in_the_middle_of_a_commit_finds_the_rest(tmp_path: Path) -> None:
     farm = Farm(tmp_path)
-    farm.commit([farm.trajectory(f"g{i}", 0) for i in range(3)], [farm.group(f"g{i}", [1.0]) for i in range(3)])
+    farm.commit(
+        [farm.trajectory(f"g{i}", 0) for i in range(3)], [farm.group(f"g{i}", [1.0]) for i in range(3)]
+    )
     reader = Reader(tmp_path)
     for group in reader.groups():
         reader.done(group)
@@ -118,7 +133,9 @@ def test_each_group_is_done_once_over_restarts_merges_and_many_readers(tmp_path:
         elif act == "kill":
             readers[rank] = None
         else:
-            reader = readers[rank] = readers[rank] or Reader(tmp_path, cursor=cursors[rank], rank=rank, world=world)
+            reader = readers[rank] = readers[rank] or Reader(
+                tmp_path, cursor=cursors[rank], rank=rank, world=world
+            )
             if act == "read":
                 pending = []
                 for group in reader.groups():
@@ -217,7 +234,11 @@ def test_a_choice_keeps_what_it_names(tmp_path: Path, choice: Choice, want: list
     farm.commit([farm.trajectory("c", 0, 1.0, policy_kind="scripted")], [farm.group("c", [1.0])])
     farm.commit([farm.trajectory("d", 0, 1.0, step={"trainable_rl": False})], [farm.group("d", [1.0])])
     reader = Reader(tmp_path, choice)
-    got = [f"{group.group_id}{trajectory.sample_index}" for group in reader.groups() for trajectory in group.trajectories]
+    got = [
+        f"{group.group_id}{trajectory.sample_index}"
+        for group in reader.groups()
+        for trajectory in group.trajectories
+    ]
     assert got == want
 
 
@@ -246,7 +267,9 @@ def test_values_made_by_columns_are_pyarrows_own() -> None:
         if pa.types.is_fixed_size_binary(dtype):
             return rng.bytes(dtype.byte_width)
         number = int(rng.integers(100))
-        return {"string": f"é{number}", "bool": number % 2 == 0, "binary": rng.bytes(number)}.get(str(dtype), number)
+        return {"string": f"é{number}", "bool": number % 2 == 0, "binary": rng.bytes(number)}.get(
+            str(dtype), number
+        )
 
     fields = [field for field in schema("steps") if field.name in STEP_COLUMNS]
     for field in fields:
@@ -280,9 +303,22 @@ def test_damage_is_named(tmp_path: Path) -> None:
         ({"version": 2}, "says version 2"),
         ({"op": "rewrite"}, "has op 'rewrite'"),
         ({"schema_version": 9}, "schema version 9"),
-        ({"files": [{"table": "steps", "path": "../steps/a.parquet", "rows": 1, "bytes": 1, "sha256": ""}]}, "is no path"),
-        ({"files": [{"table": "steps", "path": "groups/a.parquet", "rows": 1, "bytes": 1, "sha256": ""}]}, "is no path"),
-        ({"files": [{"table": "steps", "path": "steps/a.parquet", "rows": -1, "bytes": 1, "sha256": ""}]}, "has -1 rows"),
+        (
+            {
+                "files": [
+                    {"table": "steps", "path": "../steps/a.parquet", "rows": 1, "bytes": 1, "sha256": ""}
+                ]
+            },
+            "is no path",
+        ),
+        (
+            {"files": [{"table": "steps", "path": "groups/a.parquet", "rows": 1, "bytes": 1, "sha256": ""}]},
+            "is no path",
+        ),
+        (
+            {"files": [{"table": "steps", "path": "steps/a.parquet", "rows": -1, "bytes": 1, "sha256": ""}]},
+            "has -1 rows",
+        ),
         ({"files": 7}, "is not a commit"),
         ({"op": "expire", "removed": ["steps/a.parquet"]}, "which no commit added"),
     ],

@@ -17,7 +17,8 @@ from places import REPOSITORY
 RUN = Path(os.environ.get("FURROW_TRAINER_RUN", REPOSITORY / "runs" / "quickstart-model"))
 CHECKPOINT = Path(os.environ.get("FURROW_TRAINER_CHECKPOINT", REPOSITORY / ".cache" / "tiny-7"))
 pytestmark = pytest.mark.skipif(
-    not (RUN / "data").is_dir() or not CHECKPOINT.is_dir(), reason=f"no run of a model at {RUN} or no checkpoint at {CHECKPOINT}"
+    not (RUN / "data").is_dir() or not CHECKPOINT.is_dir(),
+    reason=f"no run of a model at {RUN} or no checkpoint at {CHECKPOINT}",
 )
 
 
@@ -41,11 +42,21 @@ def test_prompts_and_replies_are_laid_out_as_the_policy_worker_did() -> None:
                 if step.step and trajectory.context not in ("append", "last_image"):
                     continue
                 if step.step == 0:
-                    before, after = layout.first_turn(str(trajectory.session["instructions"]), trajectory.goal)
+                    before, after = layout.first_turn(
+                        str(trajectory.session["instructions"]), trajectory.goal
+                    )
                 else:
                     before, after = layout.later_turn(outcome_text(steps[step.step - 1].outcome))
-                assert step.prompt_token_ids is not None and step.forced is not None and step.response_token_ids is not None
-                assert step.prompt_token_ids.tolist() == [*before, *layout.image(step.image_spans[-1].token_len), *after]
+                assert (
+                    step.prompt_token_ids is not None
+                    and step.forced is not None
+                    and step.response_token_ids is not None
+                )
+                assert step.prompt_token_ids.tolist() == [
+                    *before,
+                    *layout.image(step.image_spans[-1].token_len),
+                    *after,
+                ]
                 # Where one id alone was legal, a demonstration of the same reply has it, in the same order.
                 ids = iter(demonstration.reply(step.action["raw_text"], layout)[0])
                 assert all(any(one == other for other in ids) for one in step.response_token_ids[step.forced])

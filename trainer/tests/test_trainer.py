@@ -43,7 +43,9 @@ def settings(folder: Path, **sections: dict[str, object]) -> Config:
         "optimizer": {"learning_rate": 1e-3},
         # An entropy term: every attempt counts, so a step follows even where no group was rewarded.
         "rl": {"groups_per_step": 3, "skip_zero_variance": False, "algorithm": "reinforce", "entropy": 0.003},
-        "publish": {"command": [sys.executable, "-c", PUBLISH, "{dir}", "{version}", str(folder / "published.jsonl")]},
+        "publish": {
+            "command": [sys.executable, "-c", PUBLISH, "{dir}", "{version}", str(folder / "published.jsonl")]
+        },
     }
     for name, values in sections.items():
         base[name] = base.get(name, {}) | values
@@ -56,7 +58,9 @@ def published(folder: Path) -> list[tuple[int, bool]]:
 
 
 @pytest.mark.parametrize("control", [False, True])
-def test_a_policy_learns_from_its_own_attempts_over_versions_and_the_control_does_not(tmp_path: Path, control: bool) -> None:
+def test_a_policy_learns_from_its_own_attempts_over_versions_and_the_control_does_not(
+    tmp_path: Path, control: bool
+) -> None:
     """Collect, train, publish, repeat: 24 versions. Chance is 1 in 8."""
     farm = Farm(tmp_path / "run")
     actor = Actor(CHECKPOINT, 0, 5)
@@ -64,7 +68,10 @@ def test_a_policy_learns_from_its_own_attempts_over_versions_and_the_control_doe
     for version in range(24):
         rates.append(play(farm, actor, version * 3, 3, 8))
         run: dict[str, object] = {"steps_max": version + 1}
-        trainer = reinforcement.train(settings(tmp_path, run=run, rl={"permute_rewards": control, "advantage": "rloo"}), resume=version > 0)
+        trainer = reinforcement.train(
+            settings(tmp_path, run=run, rl={"permute_rewards": control, "advantage": "rloo"}),
+            resume=version > 0,
+        )
         assert trainer.state.version == version + 1
         actor.reload(trainer.checkpoints / f"{version + 1:08}" / "model", version + 1)
     assert published(tmp_path) == sorted(published(tmp_path)) and published(tmp_path)[-1] == (24, True)
@@ -80,13 +87,17 @@ def test_training_goes_on_to_the_bit_where_it_was_stopped(tmp_path: Path) -> Non
         play(farm, Actor(CHECKPOINT, 0, 5), 0, 12, 4)
     whole = reinforcement.train(settings(tmp_path / "whole", rl={"max_staleness": 9}))
     for steps in (1, 3, 4):
-        parts = reinforcement.train(settings(tmp_path / "parts", run={"steps_max": steps}, rl={"max_staleness": 9}), resume=steps > 1)
+        parts = reinforcement.train(
+            settings(tmp_path / "parts", run={"steps_max": steps}, rl={"max_staleness": 9}), resume=steps > 1
+        )
     assert whole.state.cursor == parts.state.cursor and whole.state.version == parts.state.version == 4
     for name, value in whole.policy.state_dict().items():
         assert torch.equal(value, parts.policy.state_dict()[name]), name
     lines = [read(tmp_path / name / "training" / "metrics.jsonl") for name in ("whole", "parts")]
     for one, other in zip(*lines, strict=True):
-        assert {k: v for k, v in one.items() if "second" not in k} == {k: v for k, v in other.items() if "second" not in k}
+        assert {k: v for k, v in one.items() if "second" not in k} == {
+            k: v for k, v in other.items() if "second" not in k
+        }
     assert (tmp_path / "whole" / "training" / "report.html").read_text().count("<svg") >= 4
 
 
@@ -95,7 +106,9 @@ def test_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
     farm = Farm(tmp_path / "run")
     actor = Actor(CHECKPOINT, 0, 5)
     play(farm, actor, 0, 6, 2)
-    text = configuration.to_toml(settings(tmp_path, run={"steps_max": 8}, rl={"max_staleness": 99}, data={"wait_seconds": 30.0}))
+    text = configuration.to_toml(
+        settings(tmp_path, run={"steps_max": 8}, rl={"max_staleness": 99}, data={"wait_seconds": 30.0})
+    )
     (tmp_path / "config.toml").write_text(text)
     seed = int(os.environ.get("FURROW_TRAINER_SEED", "11"))
     print("seed", seed)
@@ -111,7 +124,11 @@ def test_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
         if kills < 4:
             before = saved.newest(tmp_path / "training" / "checkpoints")
             # At least one step further, then a while into the next one or its checkpoint.
-            while process.poll() is None and saved.newest(tmp_path / "training" / "checkpoints") == before and time.monotonic() < deadline:
+            while (
+                process.poll() is None
+                and saved.newest(tmp_path / "training" / "checkpoints") == before
+                and time.monotonic() < deadline
+            ):
                 if made < 24:
                     play(farm, actor, made, 3, 2)
                     made += 3
@@ -136,13 +153,17 @@ def test_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
     assert [line["step"] for line in lines] == list(range(1, 9))
     assert sum(int(line["groups"]) for line in lines) == 24
     rest = Reader(tmp_path / "run", cursor=state.cursor)
-    assert [group.group_id for group in rest.groups()] == [], "24 groups were made, 8 steps of 3 took them all"
+    assert [group.group_id for group in rest.groups()] == [], (
+        "24 groups were made, 8 steps of 3 took them all"
+    )
 
 
 def test_stale_and_uniform_groups_are_left_out_and_counted(tmp_path: Path) -> None:
     farm = Farm(tmp_path / "run")
     play(farm, Actor(CHECKPOINT, 0, 5), 0, 12, 4)
-    trainer = reinforcement.train(settings(tmp_path, rl={"groups_per_step": 1, "max_staleness": 1, "skip_zero_variance": True}))
+    trainer = reinforcement.train(
+        settings(tmp_path, rl={"groups_per_step": 1, "max_staleness": 1, "skip_zero_variance": True})
+    )
     counts = trainer.counts
     assert trainer.state.step == 2, "after two versions everything of version 0 is stale"
     assert counts["groups left out: stale"] + counts["groups left out: zero variance"] == 10
@@ -154,7 +175,10 @@ def test_frozen_parameters_stay_and_others_move(tmp_path: Path) -> None:
     reinforcement.train(settings(tmp_path, run={"steps_max": 1}, optimizer={"frozen": ["vision_model."]}))
     place = saved.newest(tmp_path / "training" / "checkpoints")
     assert place is not None
-    before, after = load_file(CHECKPOINT / "model.safetensors"), load_file(place / "model" / "model.safetensors")
+    before, after = (
+        load_file(CHECKPOINT / "model.safetensors"),
+        load_file(place / "model" / "model.safetensors"),
+    )
     assert set(before) == set(after), "names on disk are the published ones, unused tensors included"
     same = {name for name in before if torch.equal(before[name], after[name])}
     assert all((name in same) == name.startswith("vision_model.") for name in before), sorted(same)
@@ -194,10 +218,16 @@ def test_who_serves_numbers_the_versions(tmp_path: Path) -> None:
         "print(json.dumps({'version': 10 + seen.index(sys.argv[1])}))"
     )
     command: dict[str, object] = {"command": [sys.executable, "-c", serve, "{id}", str(log)]}
-    trainer = reinforcement.train(settings(tmp_path, run={"steps_max": 1}, rl={"max_staleness": 99}, publish=command))
+    trainer = reinforcement.train(
+        settings(tmp_path, run={"steps_max": 1}, rl={"max_staleness": 99}, publish=command)
+    )
     assert trainer.state.version == 10
-    trainer = reinforcement.train(settings(tmp_path, run={"steps_max": 2}, rl={"max_staleness": 99}, publish=command), resume=True)
-    assert trainer.state.version == 11 and len(log.read_text().split()) == 2, "handed over again at the start, and known by its id"
+    trainer = reinforcement.train(
+        settings(tmp_path, run={"steps_max": 2}, rl={"max_staleness": 99}, publish=command), resume=True
+    )
+    assert trainer.state.version == 11 and len(log.read_text().split()) == 2, (
+        "handed over again at the start, and known by its id"
+    )
 
 
 def test_metrics_of_steps_that_were_not_kept_are_taken_back(tmp_path: Path) -> None:
@@ -242,7 +272,9 @@ def test_figures_are_means_over_what_was_computed(tmp_path: Path) -> None:
     """Attempts whose advantage is 0 are left out of the computation, not of the loss's weights."""
     farm = Farm(tmp_path / "run")
     play(farm, Actor(CHECKPOINT, 0, 5), 0, 6, 4)
-    trainer = reinforcement.train(settings(tmp_path, run={"steps_max": 1}, rl={"groups_per_step": 6, "entropy": 0.0}))
+    trainer = reinforcement.train(
+        settings(tmp_path, run={"steps_max": 1}, rl={"groups_per_step": 6, "entropy": 0.0})
+    )
     (line,) = read(tmp_path / "training" / "metrics.jsonl")
     assert 0 < line["tokens"] < 24 * 40 and trainer.state.step == 1
     assert line["ratio/mean"] == pytest.approx(1.0, abs=1e-3) and line["policy/entropy"] > 1, line
@@ -252,12 +284,20 @@ def test_figures_are_means_over_what_was_computed(tmp_path: Path) -> None:
 def test_a_training_that_waits_stops_when_it_is_told_to(tmp_path: Path) -> None:
     farm = Farm(tmp_path / "run")
     play(farm, Actor(CHECKPOINT, 0, 5), 0, 3, 4)
-    (tmp_path / "config.toml").write_text(configuration.to_toml(settings(tmp_path, data={"wait_seconds": 600.0})))
+    (tmp_path / "config.toml").write_text(
+        configuration.to_toml(settings(tmp_path, data={"wait_seconds": 600.0}))
+    )
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "trainer" / "src"), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen([sys.executable, "-m", "furrow_trainer", "rl", str(tmp_path / "config.toml")], env=environment)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "furrow_trainer", "rl", str(tmp_path / "config.toml")], env=environment
+    )
     try:
         deadline = time.monotonic() + 200
-        while saved.newest(tmp_path / "training" / "checkpoints") is None and process.poll() is None and time.monotonic() < deadline:
+        while (
+            saved.newest(tmp_path / "training" / "checkpoints") is None
+            and process.poll() is None
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.1)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == 0

@@ -48,8 +48,16 @@ def test_tiles_become_the_oracles_rows(case: str, align: bool) -> None:
         if f"{key}.{variant}.features" in expected:
             assert relative(features, expected[f"{key}.{variant}.features"].view_as(features)) < 1e-5
             shuffled = expected[f"{key}.{variant}.shuffled"]
-            assert relative(pixel_shuffle(features, vision.swapped), shuffled.view(len(features), -1, shuffled.shape[-1])) < 1e-5
-        assert relative(rows.flatten(0, 1), expected[f"{key}.{variant}.embeds"].view(-1, rows.shape[-1])) < 1e-5
+            assert (
+                relative(
+                    pixel_shuffle(features, vision.swapped),
+                    shuffled.view(len(features), -1, shuffled.shape[-1]),
+                )
+                < 1e-5
+            )
+        assert (
+            relative(rows.flatten(0, 1), expected[f"{key}.{variant}.embeds"].view(-1, rows.shape[-1])) < 1e-5
+        )
         compared += 1
     assert compared
 

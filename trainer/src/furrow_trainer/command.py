@@ -24,41 +24,88 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="furrow-trainer", description="Trains on the data sets of a Furrow run.")
+    parser = argparse.ArgumentParser(
+        prog="furrow-trainer", description="Trains on the data sets of a Furrow run."
+    )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, run, text in (("sft", _sft, "learn from demonstrations"), ("rl", _rl, "learn from a policy's own attempts, while a run makes them")):
+    for name, run, text in (
+        ("sft", _sft, "learn from demonstrations"),
+        ("rl", _rl, "learn from a policy's own attempts, while a run makes them"),
+    ):
         one = commands.add_parser(name, help=text)
         one.add_argument("config", type=Path, help="TOML file; paths in it are relative to it")
-        one.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a key")
-        one.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in run.output_dir")
-        one.add_argument("--check", action="store_true", help="read and print the resolved file, start nothing")
+        one.add_argument(
+            "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a key"
+        )
+        one.add_argument(
+            "--resume", action="store_true", help="go on from the newest checkpoint in run.output_dir"
+        )
+        one.add_argument(
+            "--check", action="store_true", help="read and print the resolved file, start nothing"
+        )
         one.set_defaults(run=run)
-    one = commands.add_parser("learn", help="the learning experiment: demonstrations, a warm start, online learning and its control, a report")
-    one.add_argument("folder", type=Path, help="holds demonstrate.toml, attempt.toml, examine.toml, sft.toml, rl.toml")
-    one.add_argument("output_dir", type=Path, help="where everything goes; what is done there already is not done again")
+    one = commands.add_parser(
+        "learn",
+        help="the learning experiment: demonstrations, a warm start, online learning and its control, a report",
+    )
+    one.add_argument(
+        "folder", type=Path, help="holds demonstrate.toml, attempt.toml, examine.toml, sft.toml, rl.toml"
+    )
+    one.add_argument(
+        "output_dir", type=Path, help="where everything goes; what is done there already is not done again"
+    )
     one.add_argument("--furrow", default="furrow", help="the program")
     one.add_argument("--size", default="mini", help="of the random checkpoint that it begins with")
     one.add_argument("--seed", type=int, default=7, help="of that checkpoint")
-    one.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of all jobs, such as env.browser")
-    one.add_argument("--report", type=Path, help="where the report is written; output_dir/report unless it is given")
+    one.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override a key of all jobs, such as env.browser",
+    )
+    one.add_argument(
+        "--report", type=Path, help="where the report is written; output_dir/report unless it is given"
+    )
     one.set_defaults(run=_learn)
-    one = commands.add_parser("bench", help="how fast a run is read, beside plain pyarrow, and a model trained")
-    one.add_argument("run_dir", type=Path, help="a run; with --furrow a directory that one is collected in first")
-    one.add_argument("--furrow", help="the program: collect 300 trajectories on pages of air, with screenshots of 200 kB")
-    one.add_argument("--checkpoint", type=Path, help="also time training steps of this checkpoint on the run's model trajectories")
+    one = commands.add_parser(
+        "bench", help="how fast a run is read, beside plain pyarrow, and a model trained"
+    )
+    one.add_argument(
+        "run_dir", type=Path, help="a run; with --furrow a directory that one is collected in first"
+    )
+    one.add_argument(
+        "--furrow", help="the program: collect 300 trajectories on pages of air, with screenshots of 200 kB"
+    )
+    one.add_argument(
+        "--checkpoint",
+        type=Path,
+        help="also time training steps of this checkpoint on the run's model trajectories",
+    )
     one.add_argument("--seconds", type=float, default=5.0, help="how long each part is repeated in a round")
     one.add_argument("--rounds", type=int, default=5)
     _measuring(one)
     one.set_defaults(run=_bench)
-    one = commands.add_parser("bench-loop", help="a farm that goes on while a trainer works, beside one that collects, then waits")
+    one = commands.add_parser(
+        "bench-loop", help="a farm that goes on while a trainer works, beside one that collects, then waits"
+    )
     one.add_argument("--furrow", default="furrow", help="the program")
     one.add_argument("--sessions", type=int, default=16, help="trajectories at once")
     one.add_argument("--trajectories", type=int, default=32, help="those of a version")
     one.add_argument("--steps", type=int, default=6, help="of a trajectory, at most")
-    one.add_argument("--settle-seconds", type=float, default=2.0, help="time that each action of the environment takes")
-    one.add_argument("--train-seconds", type=float, default=20.0, help="time that the stub of a trainer sleeps for a version")
-    one.add_argument("--versions", type=int, default=6, help="those measured, an even number; one more comes before them")
+    one.add_argument(
+        "--settle-seconds", type=float, default=2.0, help="time that each action of the environment takes"
+    )
+    one.add_argument(
+        "--train-seconds",
+        type=float,
+        default=20.0,
+        help="time that the stub of a trainer sleeps for a version",
+    )
+    one.add_argument(
+        "--versions", type=int, default=6, help="those measured, an even number; one more comes before them"
+    )
     _measuring(one)
     one.set_defaults(run=_bench_loop)
     one = commands.add_parser("recompute", help="compare recorded log-probabilities with a checkpoint's")
@@ -67,8 +114,16 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--steps", type=int, default=1000, help="most steps to compare, drawn at random")
     one.add_argument("--seed", type=int, default=0, help="of that draw")
     one.add_argument("--version", type=int, default=0, help="policy version that the checkpoint is")
-    one.add_argument("--published", action="append", default=[], metavar="VERSION=DIR", help="the checkpoint of another version of the run")
-    one.add_argument("--tolerance", type=float, default=1e-3, help="largest gap allowed in float32, PNG, one version")
+    one.add_argument(
+        "--published",
+        action="append",
+        default=[],
+        metavar="VERSION=DIR",
+        help="the checkpoint of another version of the run",
+    )
+    one.add_argument(
+        "--tolerance", type=float, default=1e-3, help="largest gap allowed in float32, PNG, one version"
+    )
     one.add_argument("--json", action="store_true")
     one.set_defaults(run=_recompute)
     one = commands.add_parser("inspect", help="what a reader of a run would get")
@@ -79,8 +134,18 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("format", help="verl, skyrl, trl, slime, areal, prime-rl or lerobot")
     one.add_argument("run_dir", type=Path)
     one.add_argument("output", type=Path)
-    one.add_argument("--checkpoint", type=Path, help="checkpoint directory, for formats that hold text or tensors of a model")
-    one.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="splits, suites, tasks: comma-separated; reward_min: a number")
+    one.add_argument(
+        "--checkpoint",
+        type=Path,
+        help="checkpoint directory, for formats that hold text or tensors of a model",
+    )
+    one.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="splits, suites, tasks: comma-separated; reward_min: a number",
+    )
     one.set_defaults(run=_export)
     return parser
 
@@ -119,13 +184,22 @@ def _learn(args: argparse.Namespace) -> int:
     furrow = shutil.which(args.furrow)
     if furrow is None:
         raise ConfigError(f"--furrow: there is no program {args.furrow}")
-    course = Course(args.folder.resolve(), args.output_dir.resolve(), str(Path(furrow).resolve()), args.size, args.seed, tuple(args.set))
+    course = Course(
+        args.folder.resolve(),
+        args.output_dir.resolve(),
+        str(Path(furrow).resolve()),
+        args.size,
+        args.seed,
+        tuple(args.set),
+    )
     course.run()
     folder = args.report or course.out / "report"
     said = report.write(course, folder)
     for name, found in said["exams"].items():
         one = found["all"]
-        print(f"{name}: {one['solved']} of {one['tried']} solved, {one['success']:.3f} ({one['low']:.3f} to {one['high']:.3f})")
+        print(
+            f"{name}: {one['solved']} of {one['tried']} solved, {one['success']:.3f} ({one['low']:.3f} to {one['high']:.3f})"
+        )
     print(f"report: {folder}")
     return 0
 
@@ -151,7 +225,15 @@ def _bench_loop(args: argparse.Namespace) -> int:
     from .bench.report import Report
 
     report = Report(args.anyway)
-    plan = loop.Plan(args.furrow, args.sessions, args.trajectories, args.steps, args.settle_seconds, args.train_seconds, args.versions)
+    plan = loop.Plan(
+        args.furrow,
+        args.sessions,
+        args.trajectories,
+        args.steps,
+        args.settle_seconds,
+        args.train_seconds,
+        args.versions,
+    )
     loop.bench(plan, report)
     print(json.dumps(report.value(), indent=1) if args.json else report.text())
     return 0
@@ -179,13 +261,21 @@ def _recompute(args: argparse.Namespace) -> int:
         for name, count in sorted(gaps.counts.items()):
             print(f"{name}: {count}")
         for name, gap in table.items():
-            print(f"{name}: {gap['compared']} compared, gap p50 {gap['p50']:.1e}, p99 {gap['p99']:.1e}, max {gap['max']:.1e}")
+            print(
+                f"{name}: {gap['compared']} compared, gap p50 {gap['p50']:.1e}, p99 {gap['p99']:.1e}, max {gap['max']:.1e}"
+            )
     worst = gaps.largest("float32")
     if not any(kind == "float32" for kind, _ in gaps.values):
-        print("furrow-trainer: nothing was compared that was drawn in float32, from PNG, under one of these versions", file=sys.stderr)
+        print(
+            "furrow-trainer: nothing was compared that was drawn in float32, from PNG, under one of these versions",
+            file=sys.stderr,
+        )
         return 1
     if worst > args.tolerance:
-        print(f"furrow-trainer: the largest float32 gap is {worst:.2e}, more than {args.tolerance:g}", file=sys.stderr)
+        print(
+            f"furrow-trainer: the largest float32 gap is {worst:.2e}, more than {args.tolerance:g}",
+            file=sys.stderr,
+        )
         return 1
     return 0
 

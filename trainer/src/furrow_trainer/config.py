@@ -269,7 +269,13 @@ def _value(hint: Any, value: Any, base: Path) -> Any:
             return tuple(value)
         raise TypeError("use a list of strings")
     if type(value) is not hint:
-        words = {int: "a whole number", float: "a number", str: "a string", bool: "true or false", Path: "a path"}
+        words = {
+            int: "a whole number",
+            float: "a number",
+            str: "a string",
+            bool: "true or false",
+            Path: "a path",
+        }
         raise TypeError(f"use {words[hint]}")
     return value
 
@@ -283,18 +289,36 @@ def _problems(config: Config) -> list[str]:
         (run.checkpoints_kept >= 1, f"run.checkpoints_kept: {run.checkpoints_kept}; use 1 or more"),
         (data.wait_seconds >= 0, f"data.wait_seconds: {data.wait_seconds}; use 0 or more"),
         (0 <= data.rank < data.world, f"data.rank: {data.rank}; use 0 to {data.world - 1}, below data.world"),
-        (config.batch.layout in ("padded", "packed"), f"batch.layout: {config.batch.layout!r}; use 'padded' or 'packed'"),
+        (
+            config.batch.layout in ("padded", "packed"),
+            f"batch.layout: {config.batch.layout!r}; use 'padded' or 'packed'",
+        ),
         (config.batch.tokens_max >= 1, f"batch.tokens_max: {config.batch.tokens_max}; use 1 or more"),
-        (config.optimizer.learning_rate > 0, f"optimizer.learning_rate: {config.optimizer.learning_rate}; use more than 0"),
-        (config.optimizer.gradient_clip > 0, f"optimizer.gradient_clip: {config.optimizer.gradient_clip}; use more than 0"),
-        (config.optimizer.decay in ("none", "cosine"), f"optimizer.decay: {config.optimizer.decay!r}; use 'none' or 'cosine'"),
+        (
+            config.optimizer.learning_rate > 0,
+            f"optimizer.learning_rate: {config.optimizer.learning_rate}; use more than 0",
+        ),
+        (
+            config.optimizer.gradient_clip > 0,
+            f"optimizer.gradient_clip: {config.optimizer.gradient_clip}; use more than 0",
+        ),
+        (
+            config.optimizer.decay in ("none", "cosine"),
+            f"optimizer.decay: {config.optimizer.decay!r}; use 'none' or 'cosine'",
+        ),
         (sft.context in CONTEXTS, f"sft.context: {sft.context!r}; use one of {', '.join(CONTEXTS)}"),
         (sft.epochs >= 1, f"sft.epochs: {sft.epochs}; use 1 or more"),
         (sft.stop_below >= 0, f"sft.stop_below: {sft.stop_below}; use 0 or more"),
-        (sft.trajectories_per_step >= 1, f"sft.trajectories_per_step: {sft.trajectories_per_step}; use 1 or more"),
+        (
+            sft.trajectories_per_step >= 1,
+            f"sft.trajectories_per_step: {sft.trajectories_per_step}; use 1 or more",
+        ),
         (rl.algorithm in ALGORITHMS, f"rl.algorithm: {rl.algorithm!r}; use one of {', '.join(ALGORITHMS)}"),
         (rl.advantage in KINDS, f"rl.advantage: {rl.advantage!r}; use one of {', '.join(KINDS)}"),
-        (rl.normaliser in NORMALISERS, f"rl.normaliser: {rl.normaliser!r}; use one of {', '.join(NORMALISERS)}"),
+        (
+            rl.normaliser in NORMALISERS,
+            f"rl.normaliser: {rl.normaliser!r}; use one of {', '.join(NORMALISERS)}",
+        ),
         (rl.groups_per_step >= 1, f"rl.groups_per_step: {rl.groups_per_step}; use 1 or more"),
         (rl.passes >= 1, f"rl.passes: {rl.passes}; use 1 or more"),
         (rl.max_staleness >= 0, f"rl.max_staleness: {rl.max_staleness}; use 0 or more"),

@@ -47,18 +47,40 @@ class Gaps:
 
     def table(self) -> dict[str, dict[str, float]]:
         """`KIND: COLUMN` to compared, p50, p99, max."""
-        joined = {f"{kind}: {column}": np.concatenate(parts) for (kind, column), parts in sorted(self.values.items())}
+        joined = {
+            f"{kind}: {column}": np.concatenate(parts)
+            for (kind, column), parts in sorted(self.values.items())
+        }
         return {
-            name: {"compared": len(v), "p50": float(np.median(v)), "p99": float(np.quantile(v, 0.99)), "max": float(v.max())}
+            name: {
+                "compared": len(v),
+                "p50": float(np.median(v)),
+                "p99": float(np.quantile(v, 0.99)),
+                "max": float(v.max()),
+            }
             for name, v in joined.items()
         }
 
     def largest(self, kind: str) -> float:
         """The largest gap of a kind; 0 where nothing was compared."""
-        return max((float(part.max()) for (found, _), parts in self.values.items() if found == kind for part in parts), default=0.0)
+        return max(
+            (
+                float(part.max())
+                for (found, _), parts in self.values.items()
+                if found == kind
+                for part in parts
+            ),
+            default=0.0,
+        )
 
 
-def recompute(checkpoints: Mapping[int, Checkpoint], reader: Reader, steps_max: int, tokens_max: int = 4096, seed: int = 0) -> Gaps:
+def recompute(
+    checkpoints: Mapping[int, Checkpoint],
+    reader: Reader,
+    steps_max: int,
+    tokens_max: int = 4096,
+    seed: int = 0,
+) -> Gaps:
     """Compares `steps_max` steps drawn at random with the checkpoints of the policy versions that drew them.
 
     What a version without a checkpoint drew is counted, and told among mixed versions: the newest there is computes it.
@@ -116,7 +138,11 @@ class _Work:
             parts = []
             for step in steps[begin : end + 1]:
                 assert step.response_token_ids is not None
-                mask = step.response_mask if step.response_mask is not None else np.ones(len(step.response_token_ids), np.bool_)
+                mask = (
+                    step.response_mask
+                    if step.response_mask is not None
+                    else np.ones(len(step.response_token_ids), np.bool_)
+                )
                 parts.append(np.full(int(mask.sum()), step.step if step.step in drawn else -1))
             step_of = np.concatenate(parts)
             if (step_of >= 0).any():
@@ -165,7 +191,9 @@ class _Work:
             mine = own & (t.sequence == index)
             for is_mixed in (False, True):
                 where = mine & (((t.state_version != version) | (not is_known)) == is_mixed)
-                kind = self.dtype + (", JPEG" if one.is_jpeg else "") + (", mixed versions" if is_mixed else "")
+                kind = (
+                    self.dtype + (", JPEG" if one.is_jpeg else "") + (", mixed versions" if is_mixed else "")
+                )
                 listed = where & ~t.unlisted
                 self.gaps.add(kind, "logprobs", (got.whole_logprob - t.whole_logprob)[where].abs().numpy())
                 self.gaps.add(kind, "sampled_logprobs", (got.logprob - t.logprob)[listed].abs().numpy())

@@ -29,11 +29,15 @@ class Farm:
         arguments: more of `furrow run`, such as `--air 4000`.
     """
 
-    def __init__(self, folder: Path, furrow: str, job: str, tasks: tuple[int, int], arguments: list[str]) -> None:
+    def __init__(
+        self, folder: Path, furrow: str, job: str, tasks: tuple[int, int], arguments: list[str]
+    ) -> None:
         self.folder, self.furrow = folder, furrow
         self.run = folder / "run"
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "job.toml").write_text(f'[run]\nname = "run"\noutput_dir = "."\n{job}{_tasks(folder, *tasks)}', "utf8")
+        (folder / "job.toml").write_text(
+            f'[run]\nname = "run"\noutput_dir = "."\n{job}{_tasks(folder, *tasks)}', "utf8"
+        )
         self.arguments = arguments
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -41,12 +45,16 @@ class Farm:
         command = [self.furrow, "run", str(self.folder / "job.toml"), *self.arguments]
         with (self.folder / "furrow.out").open("ab") as said:
             try:
-                self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=os.environ)
+                self.process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=os.environ
+                )
             except OSError as error:
                 raise TrainerError(f"{self.furrow} cannot be started: {error}") from error
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.process is None or self.has_ended():
             return
         self.process.send_signal(signal.SIGTERM if kind is None else signal.SIGKILL)
@@ -105,7 +113,9 @@ def call(furrow: str, *arguments: str | Path) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise TrainerError(f"{' '.join(command)}: {error}") from error
     if done.returncode:
-        raise TrainerError(f"{' '.join(command)} ended with status {done.returncode}; {(done.stderr or done.stdout)[-SAID_BYTES:].strip()}")
+        raise TrainerError(
+            f"{' '.join(command)} ended with status {done.returncode}; {(done.stderr or done.stdout)[-SAID_BYTES:].strip()}"
+        )
     return done.stdout
 
 
@@ -115,7 +125,13 @@ def _tasks(folder: Path, count: int, steps_max: int) -> str:
     (suite / "air.html").write_text("<title>air</title>", "utf8")
     score = {"kind": "probe", "pointer": "/reward"}
     tasks = [
-        {"task_id": f"air-{index}", "start_url": "http://air.test/air.html", "max_steps": steps_max, "time_limit_ms": 600_000, "score": score}
+        {
+            "task_id": f"air-{index}",
+            "start_url": "http://air.test/air.html",
+            "max_steps": steps_max,
+            "time_limit_ms": 600_000,
+            "score": score,
+        }
         for index in range(count)
     ]
     (suite / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks), "utf8")

@@ -75,7 +75,12 @@ class Plan:
     ahead: int = 1
 
     def __post_init__(self) -> None:
-        counts = {"sessions": self.sessions, "trajectories": self.trajectories, "steps": self.steps, "versions": self.versions}
+        counts = {
+            "sessions": self.sessions,
+            "trajectories": self.trajectories,
+            "steps": self.steps,
+            "versions": self.versions,
+        }
         wrong = [f"--{name}: {count}; use at least 1" for name, count in counts.items() if count < 1]
         seconds = {"settle-seconds": self.settle_seconds, "train-seconds": self.train_seconds}
         wrong += [f"--{name}: {value:g}; use 0 or more" for name, value in seconds.items() if not value >= 0]
@@ -126,17 +131,28 @@ def bench(plan: Plan, report: Report) -> None:
     report.add("the same, of steps", "x", beside / apart)
     collecting = report.median("collect, then train: waiting for its trajectories")
     # Whoever overlaps the two perfectly needs the longer of them.
-    report.add("the most that overlapping could bring", "x", (collecting + plan.train_seconds) / max(collecting, plan.train_seconds))
+    report.add(
+        "the most that overlapping could bring",
+        "x",
+        (collecting + plan.train_seconds) / max(collecting, plan.train_seconds),
+    )
     report.note(
         f"{plan.sessions} sessions, {plan.trajectories} trajectories a version of {plan.steps} steps at most, every action settles for "
         f"{plan.settle_seconds:g} s, the trainer is a stub that sleeps {plan.train_seconds:g} s a version; a tiny model acts, and each version is "
         "published and taken up; the first version of each arm is left out"
     )
-    report.note(f"collect, then train: limits.max_off_policy_versions = 0; collect while training: {plan.ahead}")
+    report.note(
+        f"collect, then train: limits.max_off_policy_versions = 0; collect while training: {plan.ahead}"
+    )
 
 
 def _arm(plan: Plan, folder: Path, weights: list[Path], ahead: int) -> list[Cycle]:
-    job = JOB.format(checkpoint=json.dumps(str(weights[0])), sessions=plan.sessions, trajectories=plan.trajectories, ahead=ahead)
+    job = JOB.format(
+        checkpoint=json.dumps(str(weights[0])),
+        sessions=plan.sessions,
+        trajectories=plan.trajectories,
+        ahead=ahead,
+    )
     air = ["--air", str(SCREENSHOT_BYTES), "--air-settle", str(round(plan.settle_seconds * 1000))]
     cycles = []
     with Farm(folder, plan.furrow, job, (64, plan.steps), air) as farm:
@@ -150,7 +166,9 @@ def _arm(plan: Plan, folder: Path, weights: list[Path], ahead: int) -> list[Cycl
                 group = next(stream, None)
                 farm.check()
                 if group is None:
-                    raise TrainerError(f"version {version} got {taken} of {plan.trajectories} trajectories within {PATIENCE_SECONDS:g} s")
+                    raise TrainerError(
+                        f"version {version} got {taken} of {plan.trajectories} trajectories within {PATIENCE_SECONDS:g} s"
+                    )
                 for trajectory in group.trajectories:
                     steps += len(reader.steps(trajectory))
                 taken += len(group.trajectories)
@@ -158,7 +176,11 @@ def _arm(plan: Plan, folder: Path, weights: list[Path], ahead: int) -> list[Cycl
             collected = time.monotonic()
             time.sleep(plan.train_seconds)
             trained = time.monotonic()
-            said = json.loads(farm.call("publish", weights[version % 2], "--run", farm.run, "--id", f"version-{version}", "--json"))
+            said = json.loads(
+                farm.call(
+                    "publish", weights[version % 2], "--run", farm.run, "--id", f"version-{version}", "--json"
+                )
+            )
             if said["version"] != version:
                 raise TrainerError(f"version {version} was published as {said['version']}")
             cycles.append(Cycle(collected - begun, trained - collected, time.monotonic() - trained, steps))

@@ -53,7 +53,10 @@ def bench(run_dir: Path, checkpoint: Path | None, seconds: float, rounds: int, r
         "steps, files held against their SHA-256": ("MB/s", lambda: read(run_dir, files, verify=True) / 1e6),
         "pyarrow.parquet.read_table of the same files": ("MB/s", lambda: read_tables(files) / 1e6),
         "the same files, bytes alone": ("MB/s", lambda: read_bytes(files) / 1e6),
-        "the same files, bytes alone, out of the disk": ("MB/s", lambda: read_bytes(files, forget=True) / 1e6),
+        "the same files, bytes alone, out of the disk": (
+            "MB/s",
+            lambda: read_bytes(files, forget=True) / 1e6,
+        ),
     }
     for run in [run for _, run in parts.values()]:
         run()
@@ -64,9 +67,15 @@ def bench(run_dir: Path, checkpoint: Path | None, seconds: float, rounds: int, r
                 done += run()
             report.add(name, unit, done / passed)
         rates = {name: found[-1] for name, (_, found) in report.figures.items()}
-        report.add("steps / read_table", "x", rates["steps"] / rates["pyarrow.parquet.read_table of the same files"])
-    report.note(f"{len(files)} files of steps, {size / 1e6:,.0f} MB, {_rows(files):,} rows; a rate is bytes of these files over time")
-    report.note("the files lie in the page cache but for the last part, which takes them out of it first; every step's lists and screenshot are made")
+        report.add(
+            "steps / read_table", "x", rates["steps"] / rates["pyarrow.parquet.read_table of the same files"]
+        )
+    report.note(
+        f"{len(files)} files of steps, {size / 1e6:,.0f} MB, {_rows(files):,} rows; a rate is bytes of these files over time"
+    )
+    report.note(
+        "the files lie in the page cache but for the last part, which takes them out of it first; every step's lists and screenshot are made"
+    )
     if checkpoint is not None:
         for name, (unit, value) in train(run_dir, checkpoint, seconds).items():
             report.add(name, unit, value)
@@ -76,7 +85,9 @@ def step_files(run_dir: Path) -> list[Path]:
     """Where the steps of scored trajectories lie now."""
     manifest = Manifest(run_dir)
     commits = list(manifest.read_all())
-    named = [file for commit in commits if commit.op == "append" for file in commit.files if file.table == "steps"]
+    named = [
+        file for commit in commits if commit.op == "append" for file in commit.files if file.table == "steps"
+    ]
     return list(dict.fromkeys(piece.path for file in named for piece in manifest.pieces(file) or ()))
 
 
@@ -144,7 +155,12 @@ def train(run_dir: Path, folder: Path, seconds: float) -> dict[str, tuple[str, f
     assert vision is not None, "a text model reads no screenshots"
     reader = Reader(run_dir, Choice(trainable="rl"))
     images = Images(vision.tiling, vision.rows_per_tile)
-    found = [one for group in reader.groups() for trajectory in group.trajectories for one in sequences(trajectory, reader.steps(trajectory), images)]
+    found = [
+        one
+        for group in reader.groups()
+        for trajectory in group.trajectories
+        for one in sequences(trajectory, reader.steps(trajectory), images)
+    ]
     optimizer = torch.optim.AdamW(checkpoint.policy.parameters(), lr=1e-6)
     content = computed = steps = 0
     wall, cpu = time.perf_counter(), time.process_time()
@@ -154,7 +170,11 @@ def train(run_dir: Path, folder: Path, seconds: float) -> dict[str, tuple[str, f
             optimizer.zero_grad(set_to_none=True)
             (-score(checkpoint.policy, batch).whole_logprob.mean()).backward()
             optimizer.step()
-            content, computed, steps = content + batch.content_tokens, computed + batch.tokens, steps + len(part)
+            content, computed, steps = (
+                content + batch.content_tokens,
+                computed + batch.tokens,
+                steps + len(part),
+            )
             if time.perf_counter() - wall >= seconds:
                 break
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu

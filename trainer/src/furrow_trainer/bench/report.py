@@ -49,14 +49,19 @@ class Report:
 
     def value(self) -> dict[str, Any]:
         """All of it, for JSON."""
-        figures = {name: {"median": statistics.median(rounds), "unit": unit, "rounds": rounds} for name, (unit, rounds) in self.figures.items()}
+        figures = {
+            name: {"median": statistics.median(rounds), "unit": unit, "rounds": rounds}
+            for name, (unit, rounds) in self.figures.items()
+        }
         return {"conditions": self.conditions, "figures": figures, "notes": self.notes}
 
     def text(self) -> str:
         """For people: a line a figure, medians of the rounds."""
         lines = [f"{key}: {value}" for key, value in self.conditions.items()]
         for name, (unit, rounds) in self.figures.items():
-            lines.append(f"{name}: {statistics.median(rounds):,.3g} {unit} ({min(rounds):,.3g} to {max(rounds):,.3g}, {len(rounds)} rounds)")
+            lines.append(
+                f"{name}: {statistics.median(rounds):,.3g} {unit} ({min(rounds):,.3g} to {max(rounds):,.3g}, {len(rounds)} rounds)"
+            )
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
@@ -77,14 +82,19 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text("utf8").splitlines()
     except OSError:
         return platform.processor() or "unknown processor"
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown processor")
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
+        "unknown processor",
+    )
 
 
 def _commit() -> str | None:
     """Of the folder this package lies in, when it is one of a repository."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
-        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None if done.returncode == 0 else None

@@ -5,4 +5,16 @@ from .manifest import Commit, DataFile, Manifest
 from .reader import Choice, Group, Reader
 from .rows import GroupRow, ImageSpan, Step, Trajectory
 
-__all__ = ["Choice", "Commit", "Cursor", "DataFile", "Group", "GroupRow", "ImageSpan", "Manifest", "Reader", "Step", "Trajectory"]
+__all__ = [
+    "Choice",
+    "Commit",
+    "Cursor",
+    "DataFile",
+    "Group",
+    "GroupRow",
+    "ImageSpan",
+    "Manifest",
+    "Reader",
+    "Step",
+    "Trajectory",
+]

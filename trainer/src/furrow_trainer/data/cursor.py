@@ -25,7 +25,13 @@ class Cursor:
 
     def to_json(self) -> str:
         """As it stands in a checkpoint."""
-        raw = {"run_id": self.run_id, "version": self.version, "done": sorted(self.done), "rank": self.rank, "world": self.world}
+        raw = {
+            "run_id": self.run_id,
+            "version": self.version,
+            "done": sorted(self.done),
+            "rank": self.rank,
+            "world": self.world,
+        }
         return json.dumps(raw, indent=1)
 
     @staticmethod
@@ -48,5 +54,7 @@ class Cursor:
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"this is not a cursor: {error!r}") from error
         if cursor.version < 0 or not 0 <= cursor.rank < cursor.world:
-            raise DataError(f"a cursor of version {cursor.version}, rank {cursor.rank} of {cursor.world} cannot be")
+            raise DataError(
+                f"a cursor of version {cursor.version}, rank {cursor.rank} of {cursor.world} cannot be"
+            )
         return cursor

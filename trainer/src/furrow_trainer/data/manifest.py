@@ -205,7 +205,9 @@ def _parse(path: Path, version: int, text: bytes) -> Commit:
 
 
 def _file(raw: dict[str, object]) -> DataFile:
-    file = DataFile(str(raw["table"]), str(raw["path"]), int(str(raw["rows"])), int(str(raw["bytes"])), str(raw["sha256"]))
+    file = DataFile(
+        str(raw["table"]), str(raw["path"]), int(str(raw["rows"])), int(str(raw["bytes"])), str(raw["sha256"])
+    )
     found = _PATH.fullmatch(file.path)
     if found is None or found["table"] != file.table or file.table not in TABLES:
         raise ValueError(f"{file.path!r} is no path of table {file.table!r}")

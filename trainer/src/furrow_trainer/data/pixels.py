@@ -49,7 +49,9 @@ def decode(blob: bytes) -> Pixels:
     try:
         with Image.open(io.BytesIO(blob), formats=("PNG", "JPEG", "WEBP")) as image:
             if max(image.size) > SIDE_MAX or image.size[0] * image.size[1] > PIXELS_MAX:
-                raise DataError(f"a picture of {image.size[0]} x {image.size[1]} pixels is larger than any screenshot")
+                raise DataError(
+                    f"a picture of {image.size[0]} x {image.size[1]} pixels is larger than any screenshot"
+                )
             if "A" not in image.getbands() and "transparency" not in image.info:
                 return np.asarray(image.convert("RGB"))
             rgba = np.asarray(image.convert("RGBA")).astype(np.uint32)
@@ -91,7 +93,11 @@ def tiles(pixels: Pixels, tiling: Tiling) -> tuple[Pixels, tuple[int, int]]:
     side = tiling.tile
     cols, lines = choose_grid(width, height, side, tiling.tiles_max)
     canvas = resize(pixels, cols * side, lines * side)
-    cut = [canvas[r * side : (r + 1) * side, c * side : (c + 1) * side] for r in range(lines) for c in range(cols)]
+    cut = [
+        canvas[r * side : (r + 1) * side, c * side : (c + 1) * side]
+        for r in range(lines)
+        for c in range(cols)
+    ]
     if cols * lines > 1 and tiling.thumbnail:
         cut.append(resize(pixels, side, side))
     return np.stack(cut), (cols, lines)

@@ -65,7 +65,8 @@ class Choice:
             "policy kind": bool(self.policy_kinds) and trajectory.policy_kind not in self.policy_kinds,
             "version": (self.version_min is not None and (oldest is None or oldest < self.version_min))
             or (self.version_max is not None and (newest is None or newest > self.version_max)),
-            "reward": self.reward_min is not None and (trajectory.reward is None or trajectory.reward < self.reward_min),
+            "reward": self.reward_min is not None
+            and (trajectory.reward is None or trajectory.reward < self.reward_min),
         }
         return next((word for word, refused in refusals.items() if refused), None)
 
@@ -152,7 +153,9 @@ class Reader:
             )
         while self.manifest.version < cursor.version:
             if self.manifest.read_next() is None:
-                raise DataError(f"the cursor stands at commit {cursor.version}, {self.manifest.data_dir} has {self.manifest.version}")
+                raise DataError(
+                    f"the cursor stands at commit {cursor.version}, {self.manifest.data_dir} has {self.manifest.version}"
+                )
         if cursor.run_id is not None and self.manifest.run_id not in (None, cursor.run_id):
             raise DataError(f"the cursor is of run {cursor.run_id}, this is {self.manifest.run_id}")
         self._scanned = cursor.version
@@ -160,7 +163,10 @@ class Reader:
         self._earlier = dict.fromkeys(cursor.done)
 
     def groups(
-        self, wait_seconds: float = 0.0, stop: Callable[[], bool] = lambda: False, idle: Callable[[], None] = lambda: None
+        self,
+        wait_seconds: float = 0.0,
+        stop: Callable[[], bool] = lambda: False,
+        idle: Callable[[], None] = lambda: None,
     ) -> Iterator[Group]:
         """Groups in the order in which they closed. Ends when nothing was committed for `wait_seconds`, or would wait and `stop` holds.
 
@@ -191,14 +197,18 @@ class Reader:
         place = self._places[trajectory.trajectory_id]
         pieces = self.manifest.pieces(place.file)
         if pieces is None:
-            raise DataError(f"the steps of {trajectory.trajectory_id} were taken away for good while its group was in use")
+            raise DataError(
+                f"the steps of {trajectory.trajectory_id} were taken away for good while its group was in use"
+            )
         found: list[Step] = []
         for piece in pieces:
             found += self._cache.steps(Piece(piece.path, piece.start + place.start, piece.start + place.stop))
         numbers = [step.step for step in found]
         strangers = [step for step in found if step.trajectory_id != trajectory.trajectory_id]
         if strangers or numbers != list(range(trajectory.num_steps)):
-            raise DataError(f"{trajectory.trajectory_id} should have steps 0 to {trajectory.num_steps - 1}, its rows hold {numbers}")
+            raise DataError(
+                f"{trajectory.trajectory_id} should have steps 0 to {trajectory.num_steps - 1}, its rows hold {numbers}"
+            )
         return found
 
     def done(self, group: Group) -> None:
@@ -258,14 +268,18 @@ class Reader:
                 self.counts[f"trajectories left out: {why}"] += 1
                 continue
             if found is None or steps_file is None:
-                raise DataError(f"commit {commit.version}: {trajectory.trajectory_id} is scored and has no steps")
+                raise DataError(
+                    f"commit {commit.version}: {trajectory.trajectory_id} is scored and has no steps"
+                )
             place = _Place(trajectory, steps_file, found.start, found.stop)
             group.places.append(place)
             self._places[trajectory.trajectory_id] = place
 
     def _ranges(self, file: DataFile) -> dict[str, _Range]:
         table = self._table(file, ["trajectory_id", "trainable_rl", "trainable_sft"])
-        names, rl, sft = (table.column(name).to_pylist() for name in ("trajectory_id", "trainable_rl", "trainable_sft"))
+        names, rl, sft = (
+            table.column(name).to_pylist() for name in ("trajectory_id", "trainable_rl", "trainable_sft")
+        )
         ranges: dict[str, _Range] = {}
         for index, name in enumerate(names):
             found = ranges.setdefault(name, _Range(index, index))

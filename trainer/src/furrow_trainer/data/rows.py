@@ -211,7 +211,11 @@ def _plain(column: pa.Array) -> list[Any]:
         rows = zip(*(_plain(column.field(name)) for name in names), strict=True)
         found = [dict(zip(names, row, strict=True)) for row in rows]
         # What a null row's members hold says nothing.
-        return found if not column.null_count else [one if there else None for one, there in zip(found, _valid(column), strict=True)]
+        return (
+            found
+            if not column.null_count
+            else [one if there else None for one, there in zip(found, _valid(column), strict=True)]
+        )
     is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
     if pa.types.is_nested(column.type) or (is_number and column.null_count):
         return list(column.to_pylist())
@@ -248,7 +252,10 @@ class _Lists:
     def all(self) -> list[Any]:
         """A slice a row, `None` for a null."""
         offsets = self.offsets.tolist()
-        return [self.values[start:stop] if there else None for start, stop, there in zip(offsets, offsets[1:], self.valid, strict=False)]
+        return [
+            self.values[start:stop] if there else None
+            for start, stop, there in zip(offsets, offsets[1:], self.valid, strict=False)
+        ]
 
 
 def _chunk(table: pa.Table, name: str) -> pa.Array:
@@ -260,9 +267,21 @@ def _check(row: Step) -> None:
     if row.response_token_ids is None:
         return
     length = len(row.response_token_ids)
-    for name in ("response_mask", "forced", "policy_versions", "logprobs", "sampled_logprobs", "kept_count", "entropy"):
+    for name in (
+        "response_mask",
+        "forced",
+        "policy_versions",
+        "logprobs",
+        "sampled_logprobs",
+        "kept_count",
+        "entropy",
+    ):
         values = getattr(row, name)
         if values is not None and len(values) != length:
-            raise DataError(f"{row.trajectory_id} step {row.step}: {name} has {len(values)} entries for {length} response tokens")
+            raise DataError(
+                f"{row.trajectory_id} step {row.step}: {name} has {len(values)} entries for {length} response tokens"
+            )
     if row.kept_offsets is not None and len(row.kept_offsets) not in (0, length + 1):
-        raise DataError(f"{row.trajectory_id} step {row.step}: kept_offsets has {len(row.kept_offsets)} entries for {length} response tokens")
+        raise DataError(
+            f"{row.trajectory_id} step {row.step}: kept_offsets has {len(row.kept_offsets)} entries for {length} response tokens"
+        )

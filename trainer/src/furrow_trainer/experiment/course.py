@@ -71,7 +71,12 @@ class Course:
         for arm in ARMS:
             for version in self.examined:
                 name = f"{arm}-{version:02}"
-                self.stage(f"exam-{name}", lambda name=name, arm=arm, version=version: self.examine(name, self.weights(arm, version)))  # type: ignore[misc]
+                self.stage(
+                    f"exam-{name}",
+                    lambda name=name, arm=arm, version=version: self.examine(
+                        name, self.weights(arm, version)
+                    ),
+                )  # type: ignore[misc]
 
     def check(self) -> None:
         """The files are there, and what must agree between them does."""
@@ -134,7 +139,19 @@ class Course:
     def make_random(self) -> None:
         """A checkpoint that nobody trained."""
         shutil.rmtree(self.out / "random", ignore_errors=True)
-        self.call([self.furrow, "checkpoint", "init", "--size", self.size, "--seed", str(self.seed), str(self.out / "random")], "random")
+        self.call(
+            [
+                self.furrow,
+                "checkpoint",
+                "init",
+                "--size",
+                self.size,
+                "--seed",
+                str(self.seed),
+                str(self.out / "random"),
+            ],
+            "random",
+        )
 
     def collect(self, job: str, name: str, *settings: str) -> None:
         """A whole run of a job."""
@@ -143,7 +160,11 @@ class Course:
     def warm(self) -> None:
         """Learns from the demonstrations."""
         out = self.out
-        places = [f"run.output_dir={out / 'warm'}", f"run.checkpoint={out / 'random'}", f"data.run_dir={out / 'demonstrations'}"]
+        places = [
+            f"run.output_dir={out / 'warm'}",
+            f"run.checkpoint={out / 'random'}",
+            f"data.run_dir={out / 'demonstrations'}",
+        ]
         self.call(self.trainer("sft", *places), "warm")
 
     def examine(self, name: str, weights: Path) -> None:
@@ -157,16 +178,26 @@ class Course:
         run = place / "attempts"
         publish = [self.furrow, "publish", "{dir}", "--run", str(run), "--id", "{id}", "--json"]
         with (place / "farm.log").open("ab") as said:
-            farm = self.begin(self.job("attempt.toml", place, "attempts", f"policy.checkpoint={self.start}"), said)
+            farm = self.begin(
+                self.job("attempt.toml", place, "attempts", f"policy.checkpoint={self.start}"), said
+            )
             trainer = None
             try:
                 self.wait_for(run / "data", farm, place / "farm.log")
-                places = [f"run.output_dir={place / 'training'}", f"run.checkpoint={self.start}", f"data.run_dir={run}"]
+                places = [
+                    f"run.output_dir={place / 'training'}",
+                    f"run.checkpoint={self.start}",
+                    f"data.run_dir={run}",
+                ]
                 how = [f"rl.permute_rewards={str(permute).lower()}", f"publish.keep_every={self.examined[0]}"]
-                trainer = self.begin(self.trainer("rl", *places, *how, f"publish.command={json.dumps(publish)}"), None)
+                trainer = self.begin(
+                    self.trainer("rl", *places, *how, f"publish.command={json.dumps(publish)}"), None
+                )
                 while trainer.poll() is None:
                     if farm.poll() is not None:
-                        raise TrainerError(f"{name}: the farm ended before the trainer; {_end_of(place / 'farm.log')}")
+                        raise TrainerError(
+                            f"{name}: the farm ended before the trainer; {_end_of(place / 'farm.log')}"
+                        )
                     time.sleep(0.5)
                 if trainer.returncode:
                     raise TrainerError(f"{name}: the trainer ended with status {trainer.returncode}")
@@ -175,7 +206,9 @@ class Course:
             finally:
                 ends = [_ended(process) for process in (trainer, farm) if process is not None]
             if ends[-1]:
-                raise TrainerError(f"{name}: the farm ended with status {ends[-1]}; {_end_of(place / 'farm.log')}")
+                raise TrainerError(
+                    f"{name}: the farm ended with status {ends[-1]}; {_end_of(place / 'farm.log')}"
+                )
 
     # ---- below ----
 
@@ -183,7 +216,13 @@ class Course:
         """`furrow run` of a job file, gone on with where it was begun."""
         every = [f"run.output_dir={folder}", f"run.name={name}", *settings, *self.overrides]
         resume = ["--resume"] if (folder / name).exists() else []
-        return [self.furrow, "run", str(self.folder / file), *resume, *(part for setting in every for part in ("--set", setting))]
+        return [
+            self.furrow,
+            "run",
+            str(self.folder / file),
+            *resume,
+            *(part for setting in every for part in ("--set", setting)),
+        ]
 
     def trainer(self, kind: str, *settings: str) -> list[str]:
         """A training in a process of its own, gone on with where it was begun."""
@@ -208,7 +247,9 @@ class Course:
         """Starts a process; without a file it says what it says here."""
         environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
         try:
-            return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+            return subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+            )
         except OSError as error:
             raise TrainerError(f"{command[0]} cannot be started: {error}") from error
 

@@ -28,7 +28,9 @@ class Line:
 def figure(title: str, x_name: str, lines: Items[Line], y_range: tuple[float, float] | None = None) -> str:
     """An SVG document."""
     xs = [x for line in lines for x, _ in line.points] or [0.0]
-    ys = [y for line in lines for _, y in line.points] + [y for line in lines for bounds in line.bounds for y in bounds]
+    ys = [y for line in lines for _, y in line.points] + [
+        y for line in lines for bounds in line.bounds for y in bounds
+    ]
     low, high = y_range or (min(ys, default=0.0), max(ys, default=1.0))
     if high - low < 1e-12:
         low, high = low - 0.5, high + 0.5
@@ -39,21 +41,31 @@ def figure(title: str, x_name: str, lines: Items[Line], y_range: tuple[float, fl
 
     def at(x: float, y: float) -> tuple[float, float]:
         across = LEFT + (x - first) / (last - first) * (WIDTH - LEFT - RIGHT)
-        return across, HEIGHT - BOTTOM - (min(max(y, low), high) - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
+        return across, HEIGHT - BOTTOM - (min(max(y, low), high) - low) / (high - low) * (
+            HEIGHT - TOP - BOTTOM
+        )
 
     parts = [f"<text x='{LEFT}' y='18' font-size='13' font-weight='bold'>{html.escape(title)}</text>"]
     for y in _ticks(low, high):
         down = at(first, y)[1]
         parts.append(f"<path d='M{LEFT} {down:.1f}H{WIDTH - RIGHT}' stroke='#dde3e8'/>")
-        parts.append(f"<text x='{LEFT - 5}' y='{down + 4:.1f}' font-size='11' text-anchor='end'>{y:.6g}</text>")
+        parts.append(
+            f"<text x='{LEFT - 5}' y='{down + 4:.1f}' font-size='11' text-anchor='end'>{y:.6g}</text>"
+        )
     for x in _ticks(first, last):
-        parts.append(f"<text x='{at(x, low)[0]:.1f}' y='{HEIGHT - BOTTOM + 16}' font-size='11' text-anchor='middle'>{x:.6g}</text>")
-    parts.append(f"<text x='{WIDTH / 2:.0f}' y='{HEIGHT - 6}' font-size='11' text-anchor='middle'>{html.escape(x_name)}</text>")
+        parts.append(
+            f"<text x='{at(x, low)[0]:.1f}' y='{HEIGHT - BOTTOM + 16}' font-size='11' text-anchor='middle'>{x:.6g}</text>"
+        )
+    parts.append(
+        f"<text x='{WIDTH / 2:.0f}' y='{HEIGHT - 6}' font-size='11' text-anchor='middle'>{html.escape(x_name)}</text>"
+    )
     for index, line in enumerate(lines):
         colour = COLOURS[index % len(COLOURS)]
         parts += _drawn(line, colour, at)
         down = TOP + 14 * index
-        parts.append(f"<text x='{WIDTH - RIGHT}' y='{down}' font-size='11' fill='{colour}' text-anchor='end'>{html.escape(line.name)}</text>")
+        parts.append(
+            f"<text x='{WIDTH - RIGHT}' y='{down}' font-size='11' fill='{colour}' text-anchor='end'>{html.escape(line.name)}</text>"
+        )
     return (
         f"<svg xmlns='http://www.w3.org/2000/svg' width='{WIDTH}' height='{HEIGHT}' viewBox='0 0 {WIDTH} {HEIGHT}' font-family='sans-serif'>"
         f"<rect width='{WIDTH}' height='{HEIGHT}' fill='#fcfdfe'/>{''.join(parts)}</svg>\n"
@@ -78,7 +90,10 @@ def _drawn(line: Line, colour: str, at) -> list[str]:  # type: ignore[no-untyped
     bars = [(at(x, low), at(x, high)) for (x, _), (low, high) in zip(line.points, line.bounds, strict=False)]
     parts = []
     if line.marks:
-        parts += [f"<path d='M{low[0]:.1f} {low[1]:.1f}V{high[1]:.1f}' stroke='{colour}' stroke-width='1.5'/>" for low, high in bars]
+        parts += [
+            f"<path d='M{low[0]:.1f} {low[1]:.1f}V{high[1]:.1f}' stroke='{colour}' stroke-width='1.5'/>"
+            for low, high in bars
+        ]
         parts += [f"<circle cx='{x:.1f}' cy='{y:.1f}' r='3.5' fill='{colour}'/>" for x, y in places]
         return parts
     if bars:

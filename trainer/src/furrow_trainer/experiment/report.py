@@ -33,7 +33,10 @@ TRAINED = (
     ("staleness", "versions between drawing and training, mean", "staleness/mean"),
 )
 # The same of an arm's versions.
-ACTED = (("length", "steps an attempt, mean", "length"), ("invalid", "invalid actions of all attempts", "invalid actions"))
+ACTED = (
+    ("length", "steps an attempt, mean", "length"),
+    ("invalid", "invalid actions of all attempts", "invalid actions"),
+)
 # Steps of each run whose log-probabilities are recomputed.
 RECOMPUTED = 300
 Tries = dict[tuple[str, int], float]
@@ -63,8 +66,13 @@ def measured(course: Course) -> dict[str, Any]:
             ends[arm] = found
         compared[f"{arm} - start"] = difference(ends[arm], start)
     compared["learned - permuted"] = difference(ends["learned"], ends["permuted"])
-    seen = set().union(*(seeds(course.out / arm / "attempts") for arm in ARMS), seeds(course.out / "demonstrations"))
-    times = {path.stem: json.loads(path.read_text("utf8"))["seconds"] for path in sorted((course.out / "stages").glob("*.json"))}
+    seen = set().union(
+        *(seeds(course.out / arm / "attempts") for arm in ARMS), seeds(course.out / "demonstrations")
+    )
+    times = {
+        path.stem: json.loads(path.read_text("utf8"))["seconds"]
+        for path in sorted((course.out / "stages").glob("*.json"))
+    }
     warm = read(course.out / "warm" / "metrics.jsonl")
     return {
         "conditions": conditions(),
@@ -86,13 +94,22 @@ def measured(course: Course) -> dict[str, Any]:
 def recomputed(course: Course) -> dict[str, Any]:
     """Gaps between what the farm recorded and what PyTorch computes from the rows and the weights: of every exam, whose steps have one version
     each, and of attempts that the last weights did not draw."""
-    names = {"start": course.start} | {f"{arm}-{version:02}": course.weights(arm, version) for arm in ARMS for version in course.examined}
+    names = {"start": course.start} | {
+        f"{arm}-{version:02}": course.weights(arm, version) for arm in ARMS for version in course.examined
+    }
     gaps = Gaps()
     for name, weights in names.items():
         gaps.merge(recompute({0: load(weights)}, Reader(course.out / f"exam-{name}", Choice()), RECOMPUTED))
     last = course.weights("learned", course.versions)
-    mixed = recompute({course.versions: load(last)}, Reader(course.out / "learned" / "attempts", Choice(trainable="rl")), RECOMPUTED)
-    return {"exams": {"counts": dict(gaps.counts), "gaps": gaps.table()}, "attempts": {"counts": dict(mixed.counts), "gaps": mixed.table()}}
+    mixed = recompute(
+        {course.versions: load(last)},
+        Reader(course.out / "learned" / "attempts", Choice(trainable="rl")),
+        RECOMPUTED,
+    )
+    return {
+        "exams": {"counts": dict(gaps.counts), "gaps": gaps.table()},
+        "attempts": {"counts": dict(mixed.counts), "gaps": mixed.table()},
+    }
 
 
 # ---- what was tried ----
@@ -133,12 +150,20 @@ def exam(found: Tries) -> dict[str, Any]:
     def line(rewards: list[float]) -> dict[str, Any]:
         solved = sum(reward >= 1 for reward in rewards)
         low, high = wilson(solved, len(rewards))
-        return {"tried": len(rewards), "solved": solved, "success": solved / max(len(rewards), 1), "low": low, "high": high}
+        return {
+            "tried": len(rewards),
+            "solved": solved,
+            "success": solved / max(len(rewards), 1),
+            "low": low,
+            "high": high,
+        }
 
     by_task = defaultdict(list)
     for (task, _), reward in found.items():
         by_task[task].append(reward)
-    return {"all": line(list(found.values()))} | {task: line(rewards) for task, rewards in sorted(by_task.items())}
+    return {"all": line(list(found.values()))} | {
+        task: line(rewards) for task, rewards in sorted(by_task.items())
+    }
 
 
 def difference(after: Tries, before: Tries) -> dict[str, float]:
@@ -162,7 +187,15 @@ def of_arm(folder: Path) -> dict[str, Any]:
         reader.done(group)
     versions = [of_version(version, groups[version]) for version in sorted(groups)]
     lines = read(folder / "training" / "metrics.jsonl")
-    wanted = {"reward/mean", "seconds", "seconds/waited", "seconds/published", "gradient/norm", "attempts", *(name for _, _, name in TRAINED)}
+    wanted = {
+        "reward/mean",
+        "seconds",
+        "seconds/waited",
+        "seconds/published",
+        "gradient/norm",
+        "attempts",
+        *(name for _, _, name in TRAINED),
+    }
     kept = [{name: line.get(name) for name in ("step", "version", *sorted(wanted))} for line in lines]
     newest = saved.newest(folder / "training" / "checkpoints")
     published = saved.read_state(newest).version if newest else 0
@@ -192,14 +225,30 @@ def conditions() -> dict[str, Any]:
     processor = platform.processor()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        named = [line.partition(":")[2].strip() for line in cpuinfo.read_text("utf8").splitlines() if line.startswith("model name")]
+        named = [
+            line.partition(":")[2].strip()
+            for line in cpuinfo.read_text("utf8").splitlines()
+            if line.startswith("model name")
+        ]
         processor = named[0] if named else processor
     try:
-        asked = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
+        asked = subprocess.run(
+            ["git", "rev-parse", "--short=12", "HEAD"],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=Path(__file__).parent,
+        )
         commit = asked.stdout.strip()
     except OSError:
         commit = ""
-    return {"cpu": processor, "cores": os.cpu_count(), "kernel": platform.release(), "commit": commit, "load": round(os.getloadavg()[2], 2)}
+    return {
+        "cpu": processor,
+        "cores": os.cpu_count(),
+        "kernel": platform.release(),
+        "commit": commit,
+        "load": round(os.getloadavg()[2], 2),
+    }
 
 
 def _count(words: Any) -> dict[str, int]:
@@ -218,30 +267,57 @@ def plots(said: dict[str, Any]) -> dict[str, str]:
     lines = []
     for arm, figures in said["arms"].items():
         versions = figures["versions"]
-        lines.append(Line(arm, [(v["version"], v["success"]) for v in versions], [(v["low"], v["high"]) for v in versions]))
-    found["attempts"] = plot.figure("success of the attempts that were learned from, 95 % (groups)", "version", lines, (0.0, 1.0))
+        lines.append(
+            Line(
+                arm,
+                [(v["version"], v["success"]) for v in versions],
+                [(v["low"], v["high"]) for v in versions],
+            )
+        )
+    found["attempts"] = plot.figure(
+        "success of the attempts that were learned from, 95 % (groups)", "version", lines, (0.0, 1.0)
+    )
     lines = []
     for arm in said["arms"]:
-        points = [(0, said["exams"]["start"]["all"])] + [(version, said["exams"][f"{arm}-{version:02}"]["all"]) for version in said["examined"]]
-        lines.append(Line(arm, [(x, one["success"]) for x, one in points], [(one["low"], one["high"]) for _, one in points], marks=True))
+        points = [(0, said["exams"]["start"]["all"])] + [
+            (version, said["exams"][f"{arm}-{version:02}"]["all"]) for version in said["examined"]
+        ]
+        lines.append(
+            Line(
+                arm,
+                [(x, one["success"]) for x, one in points],
+                [(one["low"], one["high"]) for _, one in points],
+                marks=True,
+            )
+        )
     found["exams"] = plot.figure("success on held-out seeds, 95 % (Wilson)", "version", lines, (0.0, 1.0))
     for name, title, column in TRAINED:
-        found[name] = plot.figure(title, "update", [_trained(arm, figures, column) for arm, figures in said["arms"].items()])
+        found[name] = plot.figure(
+            title, "update", [_trained(arm, figures, column) for arm, figures in said["arms"].items()]
+        )
     for name, title, column in ACTED:
-        lines = [Line(arm, [(v["version"], v[column]) for v in figures["versions"]]) for arm, figures in said["arms"].items()]
+        lines = [
+            Line(arm, [(v["version"], v[column]) for v in figures["versions"]])
+            for arm, figures in said["arms"].items()
+        ]
         found[name] = plot.figure(title, "version", lines)
     return found
 
 
 def _trained(arm: str, figures: dict[str, Any], column: str) -> Line:
-    return Line(arm, [(line["step"], line[column]) for line in figures["training"] if line[column] is not None])
+    return Line(
+        arm, [(line["step"], line[column]) for line in figures["training"] if line[column] is not None]
+    )
 
 
 def page(said: dict[str, Any]) -> str:
     """The report as Markdown."""
     rows = []
     for name, found in said["exams"].items():
-        cells = [f"{100 * one['success']:.0f} % ({100 * one['low']:.0f} to {100 * one['high']:.0f})" for one in found.values()]
+        cells = [
+            f"{100 * one['success']:.0f} % ({100 * one['low']:.0f} to {100 * one['high']:.0f})"
+            for one in found.values()
+        ]
         rows.append(f"| {name} | {found['all']['tried']} | {' | '.join(cells)} |")
     tasks = list(next(iter(said["exams"].values())))
     compared = [

@@ -53,7 +53,14 @@ def write(found: Iterator[Taken], path: Path, checkpoint: Path | None) -> int:
         for sequence in tokens(one):
             name = f"{len(index):08}.safetensors"
             save_file(tensors(sequence, checkpoint), path / name)
-            index.append({"file": name, "group_id": one.group.group_id, "trajectory_id": one.trajectory.trajectory_id, "steps": sequence.steps})
+            index.append(
+                {
+                    "file": name,
+                    "group_id": one.group.group_id,
+                    "trajectory_id": one.trajectory.trajectory_id,
+                    "steps": sequence.steps,
+                }
+            )
     (path / "index.json").write_text(json.dumps(index, indent=1) + "\n", "utf8")
     return len(index)
 

@@ -57,7 +57,9 @@ class Tokens:
 class Exporter:
     """Writes one format. Subclasses are modules' `exporter` functions; this is the shape they share."""
 
-    def __init__(self, trainable: str | None, write: Callable[[Iterator[Taken], Path, Path | None], int]) -> None:
+    def __init__(
+        self, trainable: str | None, write: Callable[[Iterator[Taken], Path, Path | None], int]
+    ) -> None:
         self.trainable, self.write = trainable, write
 
 
@@ -101,7 +103,9 @@ def tokens(one: Taken) -> list[Tokens]:
     growing: list[Step] = []
     for step in one.steps:
         if step.prompt_token_ids is None or step.response_token_ids is None:
-            raise DataError(f"{one.trajectory.trajectory_id} has no tokens: only a model's trajectories can be exported so")
+            raise DataError(
+                f"{one.trajectory.trajectory_id} has no tokens: only a model's trajectories can be exported so"
+            )
         whole = np.concatenate([kept, step.prompt_token_ids, step.response_token_ids])
         growing.append(step)
         if step.commit_token_ids is None:
@@ -126,7 +130,9 @@ def _tokens(one: Taken, steps: list[Step], whole: Ids) -> Tokens:
         drawn = step.response_mask if step.response_mask is not None else np.ones(end - first, np.bool_)
         mask[first:end] = drawn
         logprobs[first:end] = np.where(drawn, _recorded(step), 0.0)
-        versions[first:end] = np.where(drawn, step.policy_versions if step.policy_versions is not None else -1, -1)
+        versions[first:end] = np.where(
+            drawn, step.policy_versions if step.policy_versions is not None else -1, -1
+        )
         end = first - len(step.prompt_token_ids)
     spans = steps[-1].image_spans
     return Tokens(

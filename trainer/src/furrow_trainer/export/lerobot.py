@@ -52,13 +52,20 @@ FRAMES = pa.schema(
                 "info": {
                     "features": {
                         "observation.images.screen": {"_type": "Image"},
-                        "action": {"feature": {"dtype": "float32", "_type": "Value"}, "length": len(ACTION), "_type": "List"},
+                        "action": {
+                            "feature": {"dtype": "float32", "_type": "Value"},
+                            "length": len(ACTION),
+                            "_type": "List",
+                        },
                         "action.text": {"dtype": "string", "_type": "Value"},
                         "next.reward": {"dtype": "float32", "_type": "Value"},
                         "next.done": {"dtype": "bool", "_type": "Value"},
                         "next.success": {"dtype": "bool", "_type": "Value"},
                         "timestamp": {"dtype": "float32", "_type": "Value"},
-                        **{name: {"dtype": "int64", "_type": "Value"} for name in ("frame_index", "episode_index", "index", "task_index")},
+                        **{
+                            name: {"dtype": "int64", "_type": "Value"}
+                            for name in ("frame_index", "episode_index", "index", "task_index")
+                        },
                     }
                 }
             }
@@ -74,9 +81,16 @@ def action(step: Step) -> list[float]:
     kind = a.get("kind") or "none"
     at = KINDS.index(kind) if kind in KINDS else len(KINDS) - 1
     share = [
-        -1.0 if a.get(name) is None else float(a[name]) / side for name, side in (("x", width), ("y", height), ("from_x", width), ("from_y", height))
+        -1.0 if a.get(name) is None else float(a[name]) / side
+        for name, side in (("x", width), ("y", height), ("from_x", width), ("from_y", height))
     ]
-    return [float(at), *share, float(a.get("number") or 0), float(bool(a.get("press_enter"))), float(a.get("text") is not None)]
+    return [
+        float(at),
+        *share,
+        float(a.get("number") or 0),
+        float(bool(a.get("press_enter"))),
+        float(a.get("text") is not None),
+    ]
 
 
 def write(found: Iterator[Taken], path: Path, _: Path | None) -> int:
@@ -86,7 +100,12 @@ def write(found: Iterator[Taken], path: Path, _: Path | None) -> int:
     work = _Work()
     count = write_parquet(work.frames(found), FRAMES, path / "data" / CHUNK)
     pq.write_table(pa.Table.from_pylist(work.episodes), path / "meta" / "episodes" / CHUNK)
-    tasks = pa.table({"task_index": pa.array(range(len(work.tasks)), pa.int64()), "__index_level_0__": pa.array(list(work.tasks), pa.string())})
+    tasks = pa.table(
+        {
+            "task_index": pa.array(range(len(work.tasks)), pa.int64()),
+            "__index_level_0__": pa.array(list(work.tasks), pa.string()),
+        }
+    )
     pandas = {
         "index_columns": ["__index_level_0__"], "column_indexes": [], "pandas_version": "2.0.0",
         "columns": [
@@ -94,7 +113,9 @@ def write(found: Iterator[Taken], path: Path, _: Path | None) -> int:
             {"name": None, "field_name": "__index_level_0__", "pandas_type": "unicode", "numpy_type": "object", "metadata": None},
         ],
     }  # fmt: skip
-    pq.write_table(tasks.replace_schema_metadata({"pandas": json.dumps(pandas)}), path / "meta" / "tasks.parquet")
+    pq.write_table(
+        tasks.replace_schema_metadata({"pandas": json.dumps(pandas)}), path / "meta" / "tasks.parquet"
+    )
     (path / "meta" / "info.json").write_text(json.dumps(work.info(count), indent=4) + "\n", "utf8")
     (path / "meta" / "stats.json").write_text(json.dumps(work.stats(), indent=4) + "\n", "utf8")
     return count
@@ -138,9 +159,19 @@ class _Work:
             "next.done": step.is_last, "next.success": step.is_last and (one.trajectory.reward or 0.0) >= 1.0, "timestamp": step.step / FPS,
             "frame_index": step.step, "episode_index": episode, "index": index, "task_index": task,
         }  # fmt: skip
-        for name in ("action", "next.reward", "timestamp", "frame_index", "episode_index", "index", "task_index"):
+        for name in (
+            "action",
+            "next.reward",
+            "timestamp",
+            "frame_index",
+            "episode_index",
+            "index",
+            "task_index",
+        ):
             value = row[name]
-            self.numbers.setdefault(name, []).append([float(part) for part in (value if isinstance(value, list) else [value])])
+            self.numbers.setdefault(name, []).append(
+                [float(part) for part in (value if isinstance(value, list) else [value])]
+            )
         return row
 
     def info(self, frames: int) -> dict[str, Any]:
@@ -175,7 +206,11 @@ class _Work:
         found = {name: _stats(np.array(values, np.float64)) for name, values in self.numbers.items()}
         if self.colour:
             # Of the frames' mean colours, [3, 1, 1] as LeRobot keeps them.
-            colours = {key: np.array(value).reshape(-1, 1, 1).tolist() for key, value in _stats(np.array(self.colour)).items() if key != "count"}
+            colours = {
+                key: np.array(value).reshape(-1, 1, 1).tolist()
+                for key, value in _stats(np.array(self.colour)).items()
+                if key != "count"
+            }
             found["observation.images.screen"] = colours | {"count": [len(self.colour)]}
         return found
 

@@ -37,7 +37,9 @@ def output(found: Iterator[Taken]) -> Row:
             # It knows stop and length.
             lists["stop_reasons"].append("stop" if sequence.finish in ("stop", "grammar_cap") else "length")
             lists["rollout_logprobs"].append(sequence.logprobs)
-            lists["trajectory_ids"].append({"instance_id": one.group.group_id, "repetition_id": one.trajectory.sample_index})
+            lists["trajectory_ids"].append(
+                {"instance_id": one.group.group_id, "repetition_id": one.trajectory.sample_index}
+            )
             lists["is_last_step"].append(sequence.is_last)
     absent = ("rollout_metrics", "rollout_expert_indices", "process_rewards")
     return {name: None if name in absent else values for name, values in lists.items()}

@@ -24,7 +24,10 @@ def rows(found: Iterator[Taken]) -> Iterator[Row]:
     for one in found:
         group = groups.setdefault(one.group.group_id, len(groups))
         for sequence in tokens(one):
-            images = [f"data:{_mime(blob)};base64,{base64.b64encode(blob).decode()}" for blob in sequence.screenshots]
+            images = [
+                f"data:{_mime(blob)};base64,{base64.b64encode(blob).decode()}"
+                for blob in sequence.screenshots
+            ]
             yield {
                 "group_index": group,
                 "index": index,

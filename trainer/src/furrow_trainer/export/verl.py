@@ -28,7 +28,16 @@ SCHEMA = pa.schema(
         ("multi_modal_data", pa.struct([("images", pa.list_(IMAGE))])),
         ("reward_score", pa.float64()),
         ("num_turns", pa.int64()),
-        ("metrics", pa.struct([("generate_sequences", pa.float64()), ("tool_calls", pa.float64()), ("compute_score", pa.float64())])),
+        (
+            "metrics",
+            pa.struct(
+                [
+                    ("generate_sequences", pa.float64()),
+                    ("tool_calls", pa.float64()),
+                    ("compute_score", pa.float64()),
+                ]
+            ),
+        ),
         (
             "extra_fields",
             pa.struct(
@@ -59,7 +68,9 @@ def rows(found: Iterator[Taken]) -> Iterator[Row]:
                 "response_ids": sequence.response,
                 "response_mask": sequence.mask,
                 "response_logprobs": sequence.logprobs,
-                "multi_modal_data": {"images": [{"bytes": blob, "path": None} for blob in sequence.screenshots]},
+                "multi_modal_data": {
+                    "images": [{"bytes": blob, "path": None} for blob in sequence.screenshots]
+                },
                 "reward_score": one.trajectory.reward,
                 # A user and an assistant turn each, and the system's.
                 "num_turns": 2 * turns + 1,

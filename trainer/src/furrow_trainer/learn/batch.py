@@ -88,8 +88,22 @@ class Batch:
         def moved(value: Tensor | None) -> Tensor | None:
             return None if value is None else value.to(device)
 
-        names = ("row", "position", "token", "logprob", "whole_logprob", "entropy", "temperature", "unlisted", "version", "state_version", "sequence")
-        targets = Targets(kept=moved(self.targets.kept), **{name: getattr(self.targets, name).to(device) for name in names})
+        names = (
+            "row",
+            "position",
+            "token",
+            "logprob",
+            "whole_logprob",
+            "entropy",
+            "temperature",
+            "unlisted",
+            "version",
+            "state_version",
+            "sequence",
+        )
+        targets = Targets(
+            kept=moved(self.targets.kept), **{name: getattr(self.targets, name).to(device) for name in names}
+        )
         return Batch(
             self.sequences, moved(self.trunk), self.ids.to(device), moved(self.segments), moved(self.tiles), moved(self.tile_order),
             moved(self.image_places), targets,
@@ -113,7 +127,9 @@ def packed(sequences: Items[Sequence], images: Images) -> Batch:
     ids = np.concatenate([sequence.ids for sequence in sequences]).astype(np.int64)[None]
     starts = np.cumsum([0, *map(len, sequences)])
     segments = np.repeat(np.arange(len(sequences)), [len(sequence) for sequence in sequences])[None]
-    return _batch(sequences, images, None, ids, torch.from_numpy(segments), [(0, int(start)) for start in starts[:-1]])
+    return _batch(
+        sequences, images, None, ids, torch.from_numpy(segments), [(0, int(start)) for start in starts[:-1]]
+    )
 
 
 def split(sequences: Items[Sequence], tokens_max: int) -> Iterator[list[Sequence]]:
@@ -148,7 +164,9 @@ def hidden_rows(policy: Policy, batch: Batch, chunk: int | None = None) -> Tenso
         state = State()
         policy(batch.trunk, None, Span(chunk=chunk, after=state))
         before = state.expand(len(batch.ids))
-    hidden = policy(batch.ids, rows, Span(segments=batch.segments, before=before, chunk=chunk), batch.image_places)
+    hidden = policy(
+        batch.ids, rows, Span(segments=batch.segments, before=before, chunk=chunk), batch.image_places
+    )
     return hidden[batch.targets.row, batch.targets.position]
 
 
@@ -157,7 +175,10 @@ def _trunk(sequences: Items[Sequence]) -> int:
     if len(sequences) < 2:
         return 0
     first = sequences[0]
-    limit = min(min(int(sequence.draws.position[0]) - 1, *(picture.start for picture in sequence.pictures)) for sequence in sequences)
+    limit = min(
+        min(int(sequence.draws.position[0]) - 1, *(picture.start for picture in sequence.pictures))
+        for sequence in sequences
+    )
     for sequence in sequences[1:]:
         same = first.ids[:limit] == sequence.ids[:limit]
         limit = limit if same.all() else int(same.argmin())
@@ -165,11 +186,25 @@ def _trunk(sequences: Items[Sequence]) -> int:
 
 
 def _batch(
-    sequences: Items[Sequence], images: Images, trunk: Tensor | None, ids: np.ndarray, segments: Tensor | None, places: list[tuple[int, int]]
+    sequences: Items[Sequence],
+    images: Images,
+    trunk: Tensor | None,
+    ids: np.ndarray,
+    segments: Tensor | None,
+    places: list[tuple[int, int]],
 ) -> Batch:
     tiles, order = _tiles(sequences, images)
     image_places = None if tiles is None else _image_places(sequences, places, ids.shape[1])
-    return Batch(tuple(sequences), trunk, torch.from_numpy(ids), segments, tiles, order, image_places, _targets(sequences, places))
+    return Batch(
+        tuple(sequences),
+        trunk,
+        torch.from_numpy(ids),
+        segments,
+        tiles,
+        order,
+        image_places,
+        _targets(sequences, places),
+    )
 
 
 def _image_places(sequences: Items[Sequence], places: list[tuple[int, int]], time: int) -> Tensor:

@@ -26,7 +26,12 @@ _KEY_BEHIND = re.compile(r"\s*:")
 
 
 def sequences(
-    trajectory: Trajectory, steps: Items[Step], images: Images, template: Template, context: str, dropped: frozenset[str] = frozenset()
+    trajectory: Trajectory,
+    steps: Items[Step],
+    images: Images,
+    template: Template,
+    context: str,
+    dropped: frozenset[str] = frozenset(),
 ) -> list[Sequence]:
     """Sequences of a demonstration. `dropped` names fields of a reply (`note`, `thought`, `element`) that are emptied.
 
@@ -34,7 +39,9 @@ def sequences(
         DataError: when a reply should be emptied of fields and is not JSON.
     """
     if context not in CONTEXTS:
-        raise ValueError(f"context is {context!r}; demonstrations are laid out as one of {', '.join(CONTEXTS)}")
+        raise ValueError(
+            f"context is {context!r}; demonstrations are laid out as one of {', '.join(CONTEXTS)}"
+        )
     found: list[Sequence] = []
     kept: list[int] = []
     pictures: list[Picture] = []
@@ -47,7 +54,10 @@ def sequences(
             before = [*before, *told]
         else:
             before, after = template.later_turn(outcome_text(steps[step.step - 1].outcome))
-        pictures = [*(pictures if context == "append" else []), Picture(len(kept) + len(before) + 1, rows, key)]
+        pictures = [
+            *(pictures if context == "append" else []),
+            Picture(len(kept) + len(before) + 1, rows, key),
+        ]
         prompt = [*kept, *before, *template.image(rows), *after]
         ids, chosen = reply(step.action["raw_text"], template, dropped)
         drawn = _draws(len(prompt), ids, chosen)
@@ -61,11 +71,22 @@ def sequences(
             told += [*ids[:-1], *template.tokenizer.encode(f"\n{outcome_text(step.outcome)}\n")]
         if context != "append" or step is steps[-1]:
             first = steps[0].step if context == "append" else step.step
-            found.append(Sequence(trajectory.trajectory_id, trajectory.group_id, (first, step.step), array(whole), tuple(pictures), joined(draws)))
+            found.append(
+                Sequence(
+                    trajectory.trajectory_id,
+                    trajectory.group_id,
+                    (first, step.step),
+                    array(whole),
+                    tuple(pictures),
+                    joined(draws),
+                )
+            )
     return found
 
 
-def reply(text: str, template: Template, dropped: frozenset[str] = frozenset()) -> tuple[list[int], list[bool]]:
+def reply(
+    text: str, template: Template, dropped: frozenset[str] = frozenset()
+) -> tuple[list[int], list[bool]]:
     """Ids of a reply with its stop id, and which of them are a choice (the others follow from the grammar)."""
     if dropped:
         text = _emptied(text, dropped)
@@ -110,11 +131,16 @@ def _emptied(text: str, dropped: frozenset[str]) -> str:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise DataError(f"a reply is not JSON, so {', '.join(sorted(dropped))} cannot be dropped from it: {text[:200]!r}") from error
+        raise DataError(
+            f"a reply is not JSON, so {', '.join(sorted(dropped))} cannot be dropped from it: {text[:200]!r}"
+        ) from error
 
     def emptied(inner: object) -> object:
         if isinstance(inner, dict):
-            return {key: "" if key in dropped and isinstance(item, str) else emptied(item) for key, item in inner.items()}
+            return {
+                key: "" if key in dropped and isinstance(item, str) else emptied(item)
+                for key, item in inner.items()
+            }
         return inner
 
     return json.dumps(emptied(value), ensure_ascii=False, separators=(",", ":"))

@@ -74,7 +74,9 @@ class Reports:
         for name, value in {"{count}": str(count), **self._names}.items():
             arguments = [part.replace(name, value) for part in arguments]
         try:
-            done = subprocess.run(arguments, stdin=subprocess.DEVNULL, capture_output=True, timeout=self._timeout, check=False)
+            done = subprocess.run(
+                arguments, stdin=subprocess.DEVNULL, capture_output=True, timeout=self._timeout, check=False
+            )
         except subprocess.TimeoutExpired:
             return f"{arguments[0]} took longer than {self._timeout:g} s"
         except OSError as error:
@@ -94,7 +96,19 @@ def command_for(publish: PublishSection) -> tuple[str, ...]:
     for name in ("--run", "--coordinator"):
         place = _option(rest, name)
         if place is not None:
-            return (*program, "discarded", "{count}", name, place, "--rank", "{rank}", "--world", "{world}", "--deadline", "1")
+            return (
+                *program,
+                "discarded",
+                "{count}",
+                name,
+                place,
+                "--rank",
+                "{rank}",
+                "--world",
+                "{world}",
+                "--deadline",
+                "1",
+            )
     return ()
 
 

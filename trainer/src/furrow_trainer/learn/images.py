@@ -72,9 +72,13 @@ class Images:
         self.counts["pictures"] += 1
         if pixels.rgb_sha256(decoded) != span.rgb_sha256:
             if step.image_format != "jpeg":
-                raise DataError(f"{where}: the pixels of a {step.image_format} are not those that the policy saw")
+                raise DataError(
+                    f"{where}: the pixels of a {step.image_format} are not those that the policy saw"
+                )
             self.counts["JPEG pictures that decode to other pixels here"] += 1
         cut, grid = pixels.tiles(decoded, self.tiling)
         if grid != (span.tiles_x, span.tiles_y):
-            raise DataError(f"{where}: a grid of {grid}, the policy cut it into {(span.tiles_x, span.tiles_y)}")
+            raise DataError(
+                f"{where}: a grid of {grid}, the policy cut it into {(span.tiles_x, span.tiles_y)}"
+            )
         return cut

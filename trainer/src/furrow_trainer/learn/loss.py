@@ -66,7 +66,12 @@ def behaviour(targets: Targets) -> tuple[Tensor, Tensor]:
 
 
 def reinforcement(
-    scores: Scores, targets: Targets, advantages: Tensor, weights: Tensor, objective: Objective, reference: Tensor | None = None
+    scores: Scores,
+    targets: Targets,
+    advantages: Tensor,
+    weights: Tensor,
+    objective: Objective,
+    reference: Tensor | None = None,
 ) -> Loss:
     """The policy's loss.
 

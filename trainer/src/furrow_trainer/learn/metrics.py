@@ -27,7 +27,10 @@ class Metrics:
 
     def write(self, line: dict[str, Any]) -> None:
         """One step; what is not finite becomes null, which JSON can say."""
-        clean = {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in line.items()}
+        clean = {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in line.items()
+        }
         self._file.write(json.dumps(clean) + "\n")
         self._file.flush()
         os.fsync(self._file.fileno())

@@ -23,7 +23,9 @@ class Published:
     seconds: float
 
 
-def publish(command: Items[str], folder: Path, version: int, publication: str, timeout_seconds: float, attempts: int) -> Published:
+def publish(
+    command: Items[str], folder: Path, version: int, publication: str, timeout_seconds: float, attempts: int
+) -> Published:
     """Runs the command with `{dir}`, `{version}` and `{id}` filled in until it succeeds.
 
     The same folder under the same id may be handed over again after a crash: taking it twice must change nothing. A command that prints a JSON
@@ -52,7 +54,9 @@ def publish(command: Items[str], folder: Path, version: int, publication: str, t
             return Published(_version(done.stdout, version), time.monotonic() - begun)
         output = (done.stderr or done.stdout)[-OUTPUT_BYTES_MAX:].decode("utf8", "replace").strip()
         said = f"exit status {done.returncode}: {output}"
-    raise PublishError(f"version {version} was not taken in {attempts} attempts; {' '.join(arguments)}: {said}")
+    raise PublishError(
+        f"version {version} was not taken in {attempts} attempts; {' '.join(arguments)}: {said}"
+    )
 
 
 def _version(output: bytes, offered: int) -> int:

@@ -40,7 +40,9 @@ def train(config: Config, resume: bool = False) -> Trainer:
     reader = trainer.reader("rl")
     trainer.begin(reader)
     work = _Work(trainer)
-    stream = reader.groups(config.data.wait_seconds, lambda: trainer.stopping, lambda: work.report(reader, repeat=True))
+    stream = reader.groups(
+        config.data.wait_seconds, lambda: trainer.stopping, lambda: work.report(reader, repeat=True)
+    )
     while not trainer.is_over:
         taken = work.collect(reader, stream)
         work.report(reader)
@@ -85,7 +87,9 @@ class _Work:
         self.reports = Reports(command_for(trainer.config.publish), data.rank, data.world)
         self.told, self.tells_at = 0, 0.0
         if rl.kl > 0:
-            self.reference = load(trainer.config.run.checkpoint, trainer.config.run.device).policy.requires_grad_(False)
+            self.reference = load(
+                trainer.config.run.checkpoint, trainer.config.run.device
+            ).policy.requires_grad_(False)
 
     def collect(self, reader: Reader, stream: object) -> list[Group] | None:
         """Groups for one step; `None` when the run has no more. Those that teach nothing are discarded at once."""
@@ -128,7 +132,9 @@ class _Work:
         found = []
         for group, own, given in zip(groups, rewards, dealt, strict=True):
             if self.config.advantage == "running_mean":
-                advantages = np.array([self.baseline.advantage(group.row.task_id, reward) for reward in given])
+                advantages = np.array(
+                    [self.baseline.advantage(group.row.task_id, reward) for reward in given]
+                )
             else:
                 advantages = group_advantages(given, self.config.advantage)
             for trajectory, reward, advantage in zip(group.trajectories, own, advantages, strict=True):
@@ -163,7 +169,11 @@ class _Work:
         count = self.trainer.discarded(reader)
         self.reports.report(count, repeat)
         if repeat and count != self.told and time.monotonic() >= self.tells_at:
-            print(f"waiting for groups to learn from: {self.trainer.left_out(reader)}", file=sys.stderr, flush=True)
+            print(
+                f"waiting for groups to learn from: {self.trainer.left_out(reader)}",
+                file=sys.stderr,
+                flush=True,
+            )
             self.told, self.tells_at = count, time.monotonic() + TELL_SECONDS
 
     def conclude(self, reader: Reader) -> None:
@@ -175,18 +185,31 @@ class _Work:
         run, data, left_out = self.trainer.config.run, self.trainer.config.data, self.trainer.left_out(reader)
         why = f"nothing new was committed for {data.wait_seconds:g} s; {left_out}"
         if self.trainer.state.step:
-            print(f"training ends after step {self.trainer.state.step} of {run.steps_max}: {why}", file=sys.stderr, flush=True)
+            print(
+                f"training ends after step {self.trainer.state.step} of {run.steps_max}: {why}",
+                file=sys.stderr,
+                flush=True,
+            )
         elif (self.trainer.counts + reader.counts)["groups"]:
-            raise TrainerError(f"no step was made: {why}; a step takes rl.groups_per_step = {self.config.groups_per_step} that teach something")
+            raise TrainerError(
+                f"no step was made: {why}; a step takes rl.groups_per_step = {self.config.groups_per_step} that teach something"
+            )
 
     def sequences(self, reader: Reader, trajectory: Trajectory) -> list[Sequence]:
         """Of an attempt; draws that cannot be recomputed exactly are left out where that is asked for."""
         found = sequences(trajectory, reader.steps(trajectory), self.trainer.images)
         self.trainer.counts["draws"] += sum(int(one.draws.sampled.sum()) for one in found)
-        self.trainer.counts["draws whose ids are not listed"] += sum(int(one.draws.unlisted.sum()) for one in found)
+        self.trainer.counts["draws whose ids are not listed"] += sum(
+            int(one.draws.unlisted.sum()) for one in found
+        )
         if not self.config.drop_unlisted:
             return found
-        return [dataclasses.replace(one, draws=dataclasses.replace(one.draws, sampled=one.draws.sampled & ~one.draws.unlisted)) for one in found]
+        return [
+            dataclasses.replace(
+                one, draws=dataclasses.replace(one.draws, sampled=one.draws.sampled & ~one.draws.unlisted)
+            )
+            for one in found
+        ]
 
     def loss(self, found: list[Sequence], fresh: list[Attempt], used: list[Attempt]):  # type: ignore[no-untyped-def]
         """The loss of a batch of these sequences. Attempts whose advantage is 0 have no sequences here and still count as attempts."""
@@ -201,14 +224,23 @@ class _Work:
 
         def loss(batch: Batch) -> Loss:
             names = [one.trajectory_id for one in batch.sequences]
-            table = torch.tensor([[weight_of[name], advantage_of[name]] for name in names], device=batch.ids.device)
+            table = torch.tensor(
+                [[weight_of[name], advantage_of[name]] for name in names], device=batch.ids.device
+            )
             weights, advantages = table[batch.targets.sequence].unbind(-1)
             reference = None
             if self.reference is not None:
                 with torch.no_grad():
                     there = score(self.reference, batch)
                     reference = torch.where(batch.targets.unlisted, there.whole_logprob, there.logprob)
-            return reinforcement(score(self.trainer.policy, batch), batch.targets, advantages, weights, self.objective, reference)
+            return reinforcement(
+                score(self.trainer.policy, batch),
+                batch.targets,
+                advantages,
+                weights,
+                self.objective,
+                reference,
+            )
 
         return loss
 
@@ -230,5 +262,7 @@ class _Work:
             "seconds/published": self.trainer.publishing,
             "attempts": len(attempts),
             "groups": len(groups),
-            "groups/left_out": sum(count for name, count in self.trainer.counts.items() if name.startswith(LEFT_OUT)),
+            "groups/left_out": sum(
+                count for name, count in self.trainer.counts.items() if name.startswith(LEFT_OUT)
+            ),
         }

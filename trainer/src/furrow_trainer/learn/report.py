@@ -27,9 +27,14 @@ SMOOTHED = 10
 
 def write(path: Path, lines: list[dict[str, Any]], title: str) -> None:
     """Writes the page from the lines of metrics.jsonl."""
-    plots = [_plot(name, what, _points(lines, name)) for name, what in FIGURES if len(_points(lines, name)) > 1]
+    plots = [
+        _plot(name, what, _points(lines, name)) for name, what in FIGURES if len(_points(lines, name)) > 1
+    ]
     last = lines[-1] if lines else {}
-    rows = "".join(f"<tr><td>{html.escape(key)}</td><td>{html.escape(_text(value))}</td></tr>" for key, value in sorted(last.items()))
+    rows = "".join(
+        f"<tr><td>{html.escape(key)}</td><td>{html.escape(_text(value))}</td></tr>"
+        for key, value in sorted(last.items())
+    )
     path.write_text(
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
         f"<title>{html.escape(title)}</title><style>body{{font:14px sans-serif;margin:2em;max-width:1200px}}"
@@ -41,7 +46,9 @@ def write(path: Path, lines: list[dict[str, Any]], title: str) -> None:
 
 
 def _points(lines: list[dict[str, Any]], name: str) -> list[tuple[float, float]]:
-    return [(float(line["step"]), float(line[name])) for line in lines if isinstance(line.get(name), (int, float))]
+    return [
+        (float(line["step"]), float(line[name])) for line in lines if isinstance(line.get(name), (int, float))
+    ]
 
 
 def _plot(name: str, what: str, points: list[tuple[float, float]]) -> str:
@@ -55,7 +62,9 @@ def _plot(name: str, what: str, points: list[tuple[float, float]]) -> str:
         top = HEIGHT - MARGIN + (y - low) / (high - low) * (2 * MARGIN - HEIGHT)
         return f"{left:.1f},{top:.1f}"
 
-    smooth = [(xs[i], sum(ys[max(0, i + 1 - SMOOTHED) : i + 1]) / min(i + 1, SMOOTHED)) for i in range(len(xs))]
+    smooth = [
+        (xs[i], sum(ys[max(0, i + 1 - SMOOTHED) : i + 1]) / min(i + 1, SMOOTHED)) for i in range(len(xs))
+    ]
     line = " ".join(place(*point) for point in points)
     mean = " ".join(place(*point) for point in smooth)
     texts = [
@@ -65,7 +74,10 @@ def _plot(name: str, what: str, points: list[tuple[float, float]]) -> str:
         (MARGIN, HEIGHT - MARGIN + 16, _text(xs[0]), "start"),
         (WIDTH - MARGIN, HEIGHT - MARGIN + 16, f"step {_text(xs[-1])}", "end"),
     ]
-    labels = "".join(f"<text x='{x}' y='{y}' font-size='11' text-anchor='{anchor}'>{html.escape(text)}</text>" for x, y, text, anchor in texts)
+    labels = "".join(
+        f"<text x='{x}' y='{y}' font-size='11' text-anchor='{anchor}'>{html.escape(text)}</text>"
+        for x, y, text, anchor in texts
+    )
     return (
         f"<svg width='{WIDTH}' height='{HEIGHT}' viewBox='0 0 {WIDTH} {HEIGHT}'>{labels}"
         f"<polyline fill='none' stroke='#9bb' stroke-width='1' points='{line}'/>"
@@ -75,5 +87,11 @@ def _plot(name: str, what: str, points: list[tuple[float, float]]) -> str:
 
 def _text(value: object) -> str:
     if isinstance(value, float):
-        return str(int(value)) if value == int(value) and abs(value) < 1e9 else f"{value:.4g}" if math.isfinite(value) else "not finite"
+        return (
+            str(int(value))
+            if value == int(value) and abs(value) < 1e9
+            else f"{value:.4g}"
+            if math.isfinite(value)
+            else "not finite"
+        )
     return str(value)

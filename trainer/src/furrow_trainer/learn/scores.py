@@ -40,7 +40,11 @@ def scores(logits: Tensor, targets: Targets) -> Scores:
     normaliser = among.logsumexp(-1)
     share = (among - normaliser.unsqueeze(-1)).masked_fill(~listed, 0.0)
     entropy = -(share.exp().masked_fill(~listed, 0.0) * share).sum(-1)
-    return Scores(torch.where(is_cut, own - normaliser, whole_logprob), whole_logprob, torch.where(is_cut, entropy, whole_entropy))
+    return Scores(
+        torch.where(is_cut, own - normaliser, whole_logprob),
+        whole_logprob,
+        torch.where(is_cut, entropy, whole_entropy),
+    )
 
 
 def score(policy: Policy, batch: Batch, chunk: int | None = None) -> Scores:

@@ -81,10 +81,15 @@ def sequences(trajectory: Trajectory, steps: Items[Step], images: Images) -> lis
     growing: list[Step] = []
     for step in steps:
         if step.prompt_token_ids is None or step.response_token_ids is None:
-            raise DataError(f"{trajectory.trajectory_id} step {step.step} has no tokens: it is none of a model's")
+            raise DataError(
+                f"{trajectory.trajectory_id} step {step.step} has no tokens: it is none of a model's"
+            )
         prompt = np.concatenate([kept, step.prompt_token_ids])
         _check(step, kept, prompt)
-        pictures = [Picture(span.token_start, span.token_len, images.add(steps[span.step], span)) for span in step.image_spans]
+        pictures = [
+            Picture(span.token_start, span.token_len, images.add(steps[span.step], span))
+            for span in step.image_spans
+        ]
         whole = np.concatenate([prompt, step.response_token_ids])
         growing.append(step)
         if step.commit_token_ids is None:
@@ -106,7 +111,14 @@ def _sequence(trajectory: Trajectory, steps: list[Step], ids: Ids, pictures: lis
         draws.append(_draws(step, begin))
         begin -= len(step.prompt_token_ids)
     draws.reverse()
-    return Sequence(trajectory.trajectory_id, trajectory.group_id, (steps[0].step, steps[-1].step), ids, tuple(pictures), joined(draws))
+    return Sequence(
+        trajectory.trajectory_id,
+        trajectory.group_id,
+        (steps[0].step, steps[-1].step),
+        ids,
+        tuple(pictures),
+        joined(draws),
+    )
 
 
 def _draws(step: Step, begin: int) -> Draws:
@@ -156,7 +168,10 @@ def _check(step: Step, kept: Ids, prompt: Ids) -> None:
     if step.prompt_hash is not None and token_hash(prompt, step.image_spans) != step.prompt_hash:
         raise DataError(f"{where}: the rebuilt prompt has another hash")
     for span in step.image_spans:
-        if not (span.token_start >= 0 and span.token_start + span.token_len <= len(prompt)) or not 0 <= span.step <= step.step:
+        if (
+            not (span.token_start >= 0 and span.token_start + span.token_len <= len(prompt))
+            or not 0 <= span.step <= step.step
+        ):
             raise DataError(f"{where}: an image span of step {span.step} lies outside the prompt")
 
 

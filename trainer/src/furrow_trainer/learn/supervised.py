@@ -99,7 +99,9 @@ class _Work:
                 found += sequence.sequences(trajectory, steps, self.trainer.images)
             else:
                 dropped = frozenset(self.config.dropped)
-                found += demonstration.sequences(trajectory, steps, self.trainer.images, self.template, self.config.context, dropped)
+                found += demonstration.sequences(
+                    trajectory, steps, self.trainer.images, self.template, self.config.context, dropped
+                )
         return found
 
     def step(self, reader: Reader, groups: list[Group], found: list[Sequence]) -> None:

@@ -97,7 +97,12 @@ class Template:
         """Stretches of marks, and of what stands between marks."""
         runs: list[list[_Chunk]] = []
         for chunk in self._chunks(text):
-            if runs and chunk.text != "{image}" and (runs[-1][-1].kind == "mark") == (chunk.kind == "mark") and runs[-1][-1].text != "{image}":
+            if (
+                runs
+                and chunk.text != "{image}"
+                and (runs[-1][-1].kind == "mark") == (chunk.kind == "mark")
+                and runs[-1][-1].text != "{image}"
+            ):
                 runs[-1].append(chunk)
             else:
                 runs.append([chunk])

@@ -57,7 +57,9 @@ class Trainer:
         self.checkpoints = self.folder / "checkpoints"
         found = saved.newest(self.checkpoints)
         if (self.folder / "metrics.jsonl").exists() and not resume:
-            raise TrainerError(f"{self.folder} holds a training; go on with --resume, or name another run.output_dir")
+            raise TrainerError(
+                f"{self.folder} holds a training; go on with --resume, or name another run.output_dir"
+            )
         self.folder.mkdir(parents=True, exist_ok=True)
         torch.set_num_threads(config.run.threads)
         torch.manual_seed(config.run.seed)
@@ -67,7 +69,9 @@ class Trainer:
         self.checkpoint = load(found / "model" if found else config.run.checkpoint, config.run.device)
         self.policy = self.checkpoint.policy
         if self.checkpoint.config.vision is None:
-            raise CheckpointError(f"{self.checkpoint.folder} is a text model; screenshots need one with vision_config")
+            raise CheckpointError(
+                f"{self.checkpoint.folder} is a text model; screenshots need one with vision_config"
+            )
         self.policy.language_model.recompute = config.batch.recompute
         self.optimizer = self._optimizer()
         self.rng = np.random.default_rng(config.run.seed)
@@ -76,7 +80,9 @@ class Trainer:
             self.rng.bit_generator.state = self.state.rng
         (self.folder / "config.toml").write_text(configuration.to_toml(config), "utf8")
         self.metrics = Metrics(self.folder / "metrics.jsonl", self.state.step)
-        self.images = Images(self.checkpoint.config.vision.tiling, self.checkpoint.config.vision.rows_per_tile)
+        self.images = Images(
+            self.checkpoint.config.vision.tiling, self.checkpoint.config.vision.rows_per_tile
+        )
         self.counts: Counter[str] = Counter(self.state.counts)
         self.stopping = False
         # By this process and those that it goes on from, as far as they are in no reader's count.
@@ -87,11 +93,17 @@ class Trainer:
         self._steps_begun = self.state.step
 
     def _fresh(self, kind: str) -> State:
-        return State(kind, uuid.uuid4().hex, cursor=Cursor(rank=self.config.data.rank, world=self.config.data.world))
+        return State(
+            kind, uuid.uuid4().hex, cursor=Cursor(rank=self.config.data.rank, world=self.config.data.world)
+        )
 
     def _optimizer(self) -> torch.optim.AdamW:
         o = self.config.optimizer
-        unknown = [start for start in o.frozen if not any(name.startswith(start) for name, _ in self.policy.named_parameters())]
+        unknown = [
+            start
+            for start in o.frozen
+            if not any(name.startswith(start) for name, _ in self.policy.named_parameters())
+        ]
         if unknown:
             raise TrainerError(f"optimizer.frozen: no parameter begins with {', '.join(unknown)}")
         for name, parameter in self.policy.named_parameters():
@@ -100,7 +112,10 @@ class Trainer:
         trained = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
         # Matrices decay; norms, biases and the recurrence's own parameters do not.
         groups = [
-            {"params": [parameter for parameter in trained if parameter.ndim > 1], "weight_decay": o.weight_decay},
+            {
+                "params": [parameter for parameter in trained if parameter.ndim > 1],
+                "weight_decay": o.weight_decay,
+            },
             {"params": [parameter for parameter in trained if parameter.ndim <= 1], "weight_decay": 0.0},
         ]
         return torch.optim.AdamW(groups, lr=o.learning_rate, betas=(o.beta1, o.beta2), eps=o.epsilon)
@@ -108,7 +123,9 @@ class Trainer:
     def reader(self, trainable: str) -> Reader:
         """Follows the run from where the state's cursor stands."""
         data = self.config.data
-        return Reader(data.run_dir, data.choice(trainable), self.state.cursor, data.rank, data.world, data.verify)
+        return Reader(
+            data.run_dir, data.choice(trainable), self.state.cursor, data.rank, data.world, data.verify
+        )
 
     def learning_rate(self) -> float:
         """Of the step that comes next."""
@@ -117,7 +134,9 @@ class Trainer:
         if o.decay == NONE:
             return o.learning_rate * warm
         share = min(1.0, step / self.config.run.steps_max)
-        return o.learning_rate * warm * (DECAY_FLOOR + (1 - DECAY_FLOOR) * 0.5 * (1 + math.cos(math.pi * share)))
+        return (
+            o.learning_rate * warm * (DECAY_FLOOR + (1 - DECAY_FLOOR) * 0.5 * (1 + math.cos(math.pi * share)))
+        )
 
     def step(self, sequences: Items[Sequence], loss: Callable[[Batch], Loss]) -> dict[str, Any]:
         """One step of the optimiser over all sequences; figures of the loss, of the gradient and of speed.
@@ -143,10 +162,14 @@ class Trainer:
             found.total.backward()
             for name, value in found.figures.items():
                 figures[name] += value  # type: ignore[assignment]
-        norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.config.optimizer.gradient_clip))
+        norm = float(
+            torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.config.optimizer.gradient_clip)
+        )
         if not math.isfinite(norm):
             names = sorted({sequence.group_id for sequence in sequences})
-            raise TrainerError(f"step {self.state.step + 1}: the gradient is not finite; groups {', '.join(names)}")
+            raise TrainerError(
+                f"step {self.state.step + 1}: the gradient is not finite; groups {', '.join(names)}"
+            )
         self.optimizer.step()
         self.state.step += 1
         seconds = time.monotonic() - begun
@@ -182,9 +205,15 @@ class Trainer:
     def left_out(self, reader: Reader) -> str:
         """How many groups were read and left out since training began, and why."""
         counts = self.counts + reader.counts
-        reasons = {name.removeprefix(LEFT_OUT): count for name, count in counts.items() if name.startswith(LEFT_OUT)}
-        why = ", ".join(f"{name} {count}" for name, count in sorted(reasons.items(), key=lambda one: (-one[1], one[0])))
-        return f"{counts['groups']} groups were read and {sum(reasons.values())} left out" + (f" ({why})" if why else "")
+        reasons = {
+            name.removeprefix(LEFT_OUT): count for name, count in counts.items() if name.startswith(LEFT_OUT)
+        }
+        why = ", ".join(
+            f"{name} {count}" for name, count in sorted(reasons.items(), key=lambda one: (-one[1], one[0]))
+        )
+        return f"{counts['groups']} groups were read and {sum(reasons.values())} left out" + (
+            f" ({why})" if why else ""
+        )
 
     def save(self, reader: Reader) -> None:
         """A checkpoint of what was learned so far, its cursor with it."""
@@ -209,7 +238,9 @@ class Trainer:
         publication = f"{state.training}-{state.step:08}"
         taken = publish(p.command, place / "model", state.version, publication, p.timeout_seconds, p.attempts)
         if taken.version < self.state.published:
-            raise PublishError(f"the weights of step {state.step} became version {taken.version}, after version {self.state.published}")
+            raise PublishError(
+                f"the weights of step {state.step} became version {taken.version}, after version {self.state.published}"
+            )
         # Whoever serves numbers the versions; records are tagged with its numbers, so staleness is counted in them.
         self.state.version = self.state.published = taken.version
         self.publishing = taken.seconds

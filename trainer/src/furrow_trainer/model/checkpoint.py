@@ -47,7 +47,9 @@ class Checkpoint:
     """Everything beside the weights: config, tokenizer, template. Held here because the directory may be gone when the next one is written."""
 
 
-def load(folder: Path | str, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Checkpoint:
+def load(
+    folder: Path | str, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
+) -> Checkpoint:
     """Reads a checkpoint directory.
 
     Args:
@@ -87,10 +89,17 @@ def load(folder: Path | str, device: str | torch.device = "cpu", dtype: torch.dt
         raise CheckpointError(f"{folder}: {'; '.join(problems[:8])}{more}")
     dtypes = {name: tensor.dtype for name, tensor in used.items()}
     policy.load_state_dict({name: tensor.to(dtype) for name, tensor in used.items()}, assign=False)
-    return Checkpoint(policy.to(device=device, dtype=dtype), config, folder, names, dtypes, others, _side_files(folder))
+    return Checkpoint(
+        policy.to(device=device, dtype=dtype), config, folder, names, dtypes, others, _side_files(folder)
+    )
 
 
-def save(checkpoint: Checkpoint, folder: Path | str, dtype: torch.dtype | None = None, shard_bytes_max: int = SHARD_BYTES_MAX) -> Path:
+def save(
+    checkpoint: Checkpoint,
+    folder: Path | str,
+    dtype: torch.dtype | None = None,
+    shard_bytes_max: int = SHARD_BYTES_MAX,
+) -> Path:
     """Writes a whole checkpoint directory under a temporary name, then renames it: it is there whole or not at all.
 
     Tensors keep the types they were stored in unless `dtype` says otherwise; every file of the source directory that is no weight
@@ -106,7 +115,9 @@ def save(checkpoint: Checkpoint, folder: Path | str, dtype: torch.dtype | None =
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
     tensors = {
-        checkpoint.names[name]: tensor.detach().to(device="cpu", dtype=dtype or checkpoint.dtypes[name]).contiguous()
+        checkpoint.names[name]: tensor.detach()
+        .to(device="cpu", dtype=dtype or checkpoint.dtypes[name])
+        .contiguous()
         for name, tensor in checkpoint.policy.state_dict().items()
     }
     tensors.update(checkpoint.others)
@@ -123,7 +134,11 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     """All tensors of a directory, as stored, by the names on disk."""
     index = folder / _INDEX
     try:
-        names = sorted(set(json.loads(index.read_text("utf8"))["weight_map"].values())) if index.exists() else [_SINGLE]
+        names = (
+            sorted(set(json.loads(index.read_text("utf8"))["weight_map"].values()))
+            if index.exists()
+            else [_SINGLE]
+        )
         tensors: dict[str, Tensor] = {}
         for name in names:
             if Path(name).name != name:
@@ -136,7 +151,11 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def _side_files(folder: Path) -> dict[str, bytes]:
-    files = [path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.endswith((".safetensors", _INDEX))]
+    files = [
+        path
+        for path in sorted(folder.iterdir())
+        if path.is_file() and not path.name.endswith((".safetensors", _INDEX))
+    ]
     large = [path for path in files if path.stat().st_size > SIDE_FILE_BYTES_MAX]
     # An archive or a picture that lies there by chance is not part of the layout.
     return {path.name: path.read_bytes() for path in files if path not in large}

@@ -12,7 +12,14 @@ from ..data.pixels import Tiling
 from ..errors import CheckpointError
 
 CONFIG_BYTES_MAX = 4 << 20
-_LAYER_WORDS = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "mlp": "-", "moe": "E"}
+_LAYER_WORDS = {
+    "mamba": "M",
+    "linear_attention": "M",
+    "attention": "*",
+    "full_attention": "*",
+    "mlp": "-",
+    "moe": "E",
+}
 # Width, blocks, heads and MLP of the towers that RADIO's configs name.
 _TOWERS = {
     "vit_small_patch16_224": (384, 12, 6, 1536),
@@ -134,9 +141,13 @@ def _text(raw: dict[str, Any]) -> TextConfig:
     ):  # fmt: skip
         if raw.get(key, only) is not only:
             raise ValueError(f"{key} is {raw[key]!r}; only {only!r} is implemented")
-    layers = raw.get("hybrid_override_pattern") or "".join(_LAYER_WORDS[word] for word in raw["layers_block_type"])
+    layers = raw.get("hybrid_override_pattern") or "".join(
+        _LAYER_WORDS[word] for word in raw["layers_block_type"]
+    )
     if set(layers) - set("M-*E") or len(layers) != raw.get("num_hidden_layers", len(layers)):
-        raise ValueError(f"the layer pattern {layers!r} does not fit num_hidden_layers or has letters other than M - * E")
+        raise ValueError(
+            f"the layer pattern {layers!r} does not fit num_hidden_layers or has letters other than M - * E"
+        )
     return TextConfig(
         layers=layers,
         hidden=int(raw["hidden_size"]),
@@ -151,7 +162,9 @@ def _text(raw: dict[str, Any]) -> TextConfig:
         groups=int(raw["n_groups"]),
         conv=int(raw["conv_kernel"]),
         chunk=int(raw.get("chunk_size", 128)),
-        epsilon=float(raw.get("layer_norm_epsilon") or raw.get("rms_norm_eps") or raw.get("norm_eps") or 1e-5),
+        epsilon=float(
+            raw.get("layer_norm_epsilon") or raw.get("rms_norm_eps") or raw.get("norm_eps") or 1e-5
+        ),
         positions_max=int(raw.get("max_position_embeddings", 131_072)),
         experts=_experts(raw) if "E" in layers else None,
     )
@@ -179,7 +192,11 @@ def _vision(raw: dict[str, Any]) -> VisionConfig:
     known = _TOWERS.get(str(tower.get("args", {}).get("model")), (0, 0, 0, 0))
     width, blocks, heads, mlp = (
         int(tower.get(key, fallback))
-        for key, fallback in zip(("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"), known, strict=True)
+        for key, fallback in zip(
+            ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
+            known,
+            strict=True,
+        )
     )
     if not width:
         raise ValueError("vision_config names no tower that is known and has no hidden_size")

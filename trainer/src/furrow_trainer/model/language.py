@@ -112,7 +112,9 @@ class Mamba(nn.Module):
     def __init__(self, config: TextConfig) -> None:
         super().__init__()
         self.c = config
-        self.in_proj = nn.Linear(config.hidden, config.inner + config.conv_width + config.mamba_heads, bias=False)
+        self.in_proj = nn.Linear(
+            config.hidden, config.inner + config.conv_width + config.mamba_heads, bias=False
+        )
         self.conv1d = CausalConv(config.conv_width, config.conv)
         self.A_log = nn.Parameter(torch.zeros(config.mamba_heads))
         self.D = nn.Parameter(torch.ones(config.mamba_heads))
@@ -148,7 +150,10 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(config.heads * config.head_dim, config.hidden, bias=False)
 
     def forward(self, u: Tensor, span: Span, layer: int) -> Tensor:
-        q, k, v = (proj(u).unflatten(-1, (-1, self.c.head_dim)).transpose(1, 2) for proj in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (
+            proj(u).unflatten(-1, (-1, self.c.head_dim)).transpose(1, 2)
+            for proj in (self.q_proj, self.k_proj, self.v_proj)
+        )
         if span.before is not None:
             k = torch.cat([span.before.keys[layer], k], dim=2)
             v = torch.cat([span.before.values[layer], v], dim=2)
@@ -216,7 +221,9 @@ class Experts(nn.Module):
         if e.groups > 1:
             by_group = choice.unflatten(-1, (e.groups, -1))
             rating = by_group.topk(2, dim=-1).values.sum(-1)
-            kept = torch.zeros_like(rating).scatter(-1, rating.topk(e.groups_kept, dim=-1).indices, 1.0).bool()
+            kept = (
+                torch.zeros_like(rating).scatter(-1, rating.topk(e.groups_kept, dim=-1).indices, 1.0).bool()
+            )
             choice = by_group.masked_fill(~kept.unsqueeze(-1), -math.inf).flatten(-2)
         chosen = choice.topk(e.per_token, dim=-1).indices
         share = scores.gather(-1, chosen)
@@ -260,7 +267,9 @@ class Backbone(nn.Module):
 class Language(nn.Module):
     """The whole decoder. The head's rows may be fewer than the ids that can be embedded."""
 
-    def __init__(self, config: TextConfig, embedding_rows: int | None = None, head_rows: int | None = None) -> None:
+    def __init__(
+        self, config: TextConfig, embedding_rows: int | None = None, head_rows: int | None = None
+    ) -> None:
         super().__init__()
         self.config = config
         self.backbone = Backbone(config, embedding_rows or config.vocabulary)
@@ -275,7 +284,9 @@ class Language(nn.Module):
     def forward(self, h: Tensor, span: Span | None = None) -> Tensor:
         """Rows [batch, time, hidden] become the last norm's output, of the same shape; `logits` turns it into scores."""
         span = span or Span(chunk=self.config.chunk)
-        assert span.segments is None or (span.before is None and span.after is None), "a packed row has no state"
+        assert span.segments is None or (span.before is None and span.after is None), (
+            "a packed row has no state"
+        )
         span.mask = self._mask(h, span)
         for index, layer in enumerate(self.backbone.layers):
             if self.recompute and torch.is_grad_enabled() and span.after is None:

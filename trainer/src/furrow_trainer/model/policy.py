@@ -13,7 +13,14 @@ from .vision import Tower, VisionModel, pixel_shuffle, projector
 class Sizes:
     """Numbers of rows that only a checkpoint's tensors know: of the embedding table, the head, the encoder's prefix and positions."""
 
-    def __init__(self, config: ModelConfig, embedding_rows: int = 0, head_rows: int = 0, prefix_rows: int = 8, position_side: int = 0) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        embedding_rows: int = 0,
+        head_rows: int = 0,
+        prefix_rows: int = 8,
+        position_side: int = 0,
+    ) -> None:
         self.embedding_rows = embedding_rows or config.text.vocabulary
         self.head_rows = head_rows or config.text.vocabulary
         self.prefix_rows = prefix_rows
@@ -36,7 +43,9 @@ class Policy(nn.Module):
 
     def image_rows(self, pixels: Tensor) -> Tensor:
         """Normalised tiles [tiles, 3, tile, tile] to [tiles, rows a tile, hidden]."""
-        assert self.vision_model is not None and self.mlp1 is not None and self.config.vision is not None, "a text model sees nothing"
+        assert self.vision_model is not None and self.mlp1 is not None and self.config.vision is not None, (
+            "a text model sees nothing"
+        )
         out: Tensor = self.mlp1(pixel_shuffle(self.vision_model(pixels), self.config.vision.swapped))
         return out
 
@@ -60,7 +69,9 @@ class Policy(nn.Module):
             raise ValueError(f"{len(places)} placeholders for {len(rows)} rows of images")
         return h.flatten(0, 1).index_copy(0, places, rows.to(h.dtype)).view_as(h)
 
-    def forward(self, ids: Tensor, rows: Tensor | None = None, span: Span | None = None, places: Tensor | None = None) -> Tensor:
+    def forward(
+        self, ids: Tensor, rows: Tensor | None = None, span: Span | None = None, places: Tensor | None = None
+    ) -> Tensor:
         """Hidden rows [batch, time, hidden] behind the last norm; row t scores what follows token t."""
         out: Tensor = self.language_model(self.embed(ids, rows, places), span)
         return out

@@ -20,7 +20,14 @@ from torch import Tensor
 
 
 def chunked_scan(
-    x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, chunk: int, segments: Tensor | None = None, state: Tensor | None = None
+    x: Tensor,
+    dt: Tensor,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    chunk: int,
+    segments: Tensor | None = None,
+    state: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Runs the recurrence (without `D x`).
 
@@ -70,7 +77,11 @@ def chunked_scan(
     y = (weights * (c @ b.transpose(-1, -2))) @ inputs
 
     added = (inputs * to_end.exp().unsqueeze(-1)).transpose(-1, -2) @ b
-    now = x.new_zeros(batch, groups, each, size, n) if state is None else state.view(batch, groups, each, size, n)
+    now = (
+        x.new_zeros(batch, groups, each, size, n)
+        if state is None
+        else state.view(batch, groups, each, size, n)
+    )
     starts = []
     for index in range(count):
         starts.append(now)

@@ -43,7 +43,9 @@ class PatchGenerator(nn.Module):
         if m == self.side:
             return self.pos_embed
         table = self.pos_embed.float().unflatten(1, (self.side, self.side)).permute(0, 3, 1, 2)
-        resized = F.interpolate(table, size=(m, m), mode="bilinear", align_corners=self.c.align_corners, antialias=False)
+        resized = F.interpolate(
+            table, size=(m, m), mode="bilinear", align_corners=self.c.align_corners, antialias=False
+        )
         return resized.permute(0, 2, 3, 1).flatten(1, 2).to(self.pos_embed.dtype)
 
 
