@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Takes the pictures of this folder out of a run of the offline web: for each site how it begins, and the middle of its longest trajectory.
+"""Takes the pictures of this folder out of a run of the offline web: for each site how it begins, and the
+middle of its longest trajectory.
 
     furrow run deploy/web.toml && python3 docs/sites/pictures.py runs/web
 
@@ -25,8 +26,8 @@ STEPS = """
 
 def chosen(run):
     """Yields (site, 'begins' or 'middle', the screenshot's bytes)."""
-    steps = duckdb.sql(STEPS.format(run=run))
-    for site, *pictures in duckdb.sql("""
+    for site, *pictures in duckdb.sql(f"""
+        WITH steps AS ({STEPS.format(run=run)})
         SELECT site,
                first(picture ORDER BY length DESC, trajectory_id) FILTER (step = 0),
                first(picture ORDER BY length DESC, trajectory_id) FILTER (step = length * 2 // 3)

@@ -22,7 +22,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import parts  # noqa: E402
+import parts
 
 REPOSITORY = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 FOLDER = os.path.join(REPOSITORY, ".cache", "gpu")
@@ -61,8 +61,13 @@ def build(given: argparse.Namespace) -> int:
 
     stage = os.path.join(FOLDER, "stage")
     shutil.rmtree(stage, ignore_errors=True)
-    at = lambda name: os.path.join(stage, name)  # noqa: E731
-    here = lambda *words: os.path.join(REPOSITORY, *words)  # noqa: E731
+
+    def at(name: str) -> str:
+        return os.path.join(stage, name)
+
+    def here(*parts: str) -> str:
+        return os.path.join(REPOSITORY, *parts)
+
     try:
         contents.stage_program(at("bin"), given.program)
         contents.stage_envs(at("envs"), here("envs"))

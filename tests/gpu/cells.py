@@ -8,8 +8,9 @@ with its 150 tokens; 1280x800 is 7 tiles and 2,042 positions.
     append, 7 tiles   102 slots 15.2 GB, 4.1 M positions 100.8 GB, rows and logits 1.1 GB, features 2.7 GB,
     graphs 0.8 GB: 146.9 GB.
                       100 sessions of even ages hold 32,156 positions each, 3.2 M, and reserve 0.2 M: they
-                      fit. At their longest (61,260 and the first prompt) they hold 6.2 M. A session is admitted if it has a place
-                      at context_tokens_max, on the device or in 66 GB of pinned memory: 101 are. No room for
+                      fit. At their longest (61,260 and the first prompt) they hold 6.2 M. A session is
+                      admitted if it has a place at context_tokens_max, on the device or in 66 GB of pinned
+                      memory: 101 are. No room for
                       a second set of weights on the device, so it is staged on the host: 26.3 + 66.0 GB
                       pinned of 128 GiB, which leaves 33 GB to the page cache for 31 GB of weight files
                       (`furrow plan --job`).
@@ -32,6 +33,7 @@ import re
 import shutil
 import site
 import sysconfig
+from typing import Any
 
 from machine import Layout, write_json
 
@@ -119,7 +121,12 @@ class Cell:
 
 
 def _cuda(**sizes: int | str) -> Engine:
-    common = dict(backend="cuda", prefill_chunk=512, prefill_tokens=4096, feature_bytes=1024 * 2_621_440)
+    common = {
+        "backend": "cuda",
+        "prefill_chunk": 512,
+        "prefill_tokens": 4096,
+        "feature_bytes": 1024 * 2_621_440,
+    }
     return Engine(**{**common, **sizes})  # type: ignore[arg-type]
 
 
@@ -353,5 +360,6 @@ def chosen(name: str, sessions: str | None = None, steps: str | None = None) -> 
             continue
         if not _SESSIONS.fullmatch(value):
             raise ValueError(f"--{key} {value!r}: use a whole number from 1 to 9999")
-        cell = dataclasses.replace(cell, **{key: int(value)})
+        sizes: dict[str, Any] = {key: int(value)}
+        cell = dataclasses.replace(cell, **sizes)
     return cell

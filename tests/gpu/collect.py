@@ -27,7 +27,10 @@ def collect(layout: Layout, out: pathlib.Path, cells: list[Any]) -> list[str]:
         for path in sorted(layout.states.glob("*.json"))
         if not path.name.startswith(".")
     }
-    reports, texts, ledgers, pages = {}, [], {}, {}
+    reports: dict[str, Any] = {}
+    texts: list[str] = []
+    ledgers: dict[str, Any] = {}
+    pages: dict[str, Any] = {}
     for cell in cells:
         if not layout.run(cell.name).is_dir():
             continue

@@ -30,7 +30,8 @@ def run(
     command: list[str], seconds: float, fine: tuple[int, ...], output: pathlib.Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end; it ends with this process, so that after a cut no second one writes where
-    the first still does. `output`: the file that it prints into, which keeps what it printed until a limit."""
+    the first still does. `output`: the file that it prints into, which keeps what it printed until a
+    limit."""
     try:
         with open(output, "w") if output else contextlib.nullcontext(subprocess.PIPE) as printed:
             done = subprocess.run(
@@ -41,6 +42,7 @@ def run(
                 stdin=subprocess.DEVNULL,
                 timeout=seconds,
                 preexec_fn=_die_with_parent,
+                check=False,
             )
     except subprocess.TimeoutExpired:
         raise PhaseFailed(f"{' '.join(command[:3])} took more than {seconds:.0f} s") from None
@@ -99,9 +101,9 @@ def make_checkpoints(cell: Cell, layout: Layout, until: float) -> dict[str, Any]
 
 
 def refusals(plan: dict[str, Any], sessions: int) -> list[str]:
-    """Why the job of a printed plan is not started: what `furrow run` would refuse, memory of processes and disk
-    that are estimated not to fit (a worker would go on with fewer sessions), and fewer sessions at work than are
-    to be measured. The disk of a data set of a million groups is no reason.
+    """Why the job of a printed plan is not started: what `furrow run` would refuse, memory of processes and
+    disk that are estimated not to fit (a worker would go on with fewer sessions), and fewer sessions at work
+    than are to be measured. The disk of a data set of a million groups is no reason.
 
     Raises PhaseFailed where the plan has no budget.
     """

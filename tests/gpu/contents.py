@@ -179,7 +179,7 @@ def _hashes(folder: str) -> dict[str, str]:
     return {parts.sha256_of(path): path for path in glob.glob(os.path.join(folder, "*.whl"))}
 
 
-def stage_browser(stage: str, fonts_conf: str, say=print) -> None:
+def stage_browser(stage: str, fonts_conf: str, say: Callable[[str], None] = print) -> None:
     """The headless shell as `chrome-headless-shell`, what it opens of its package, its libraries in `lib`,
     `fonts` and their fontconfig file.
     """
@@ -204,7 +204,7 @@ def stage_browser(stage: str, fonts_conf: str, say=print) -> None:
     _stage_libraries(stage, say)
 
 
-def _stage_libraries(stage: str, say) -> None:
+def _stage_libraries(stage: str, say: Callable[[str], None]) -> None:
     folder = os.path.join(stage, "lib")
     os.makedirs(folder)
     program = os.path.join(PACKAGE, PROGRAM)

@@ -189,7 +189,7 @@ def begin(layout: Layout, given: argparse.Namespace) -> int:
         sys.stdout.flush()
         os.execv(sys.executable, [sys.executable, str(script), *words_of(given)])
     # The supervisor holds this lock as long as it lives: two starts at once cannot both go on.
-    lock = open(layout.states / (".init.lock" if name in INIT else ".farm.lock"), "w")
+    lock = open(layout.states / (".init.lock" if name in INIT else ".farm.lock"), "w")  # noqa: SIM115 - it outlives this function
     try:
         before = read_json(layout.state(name)) or {}
         earlier = {} if given.fresh else before.get("options") or {}

@@ -7,7 +7,8 @@ import pathlib
 import signal
 import subprocess
 import time
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import cells
 import sources
@@ -117,7 +118,8 @@ class LivePhases:
 
     def ready(self) -> dict[str, Any]:
         """All sessions have an open trajectory, and the first trajectories of even age have ended."""
-        began, opened = time.time(), []
+        began = time.time()
+        opened: list[float] = []
         ended_before = sum(row["ended_at"] is not None for row in self.rows())
         # Behind a cut the ages of the sessions are what they are: nothing is gained by waiting for ends.
         wanted = (
@@ -133,9 +135,10 @@ class LivePhases:
             if busy >= self.cell.sessions and not opened:
                 opened.append(time.time() - began)
             self.state["live"] = {"sessions_open": busy, "trajectories_ended": ended, "wanted": wanted}
-            return (
-                bool(opened) and ended >= wanted and self.steps_now() is not None and self.steps_now()[0] > 0
-            )  # type: ignore[index]
+            if not opened or ended < wanted:
+                return False
+            steps = self.steps_now()
+            return steps is not None and steps[0] > 0
 
         self.watched(f"ready ({self.cell.sessions} sessions open, {wanted} trajectories ended)", reached)
         return {"all_open_seconds": opened[0], "ended_before_window": wanted}

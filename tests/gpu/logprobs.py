@@ -14,8 +14,9 @@ What is compared (docs/DATASET.md):
   sampled_logprobs    the same over `kept_token_ids`, where these are listed (at most 512), or over all where
                       nothing was cut
 Tokens that the grammar forced have no log-prob and are left out. Steps drawn by several versions, or from
-states that several wrote, cannot be recomputed from one checkpoint and are not chosen. JPEG pictures are decoded
-by Pillow here and by Furrow there: that alone is 1.4e-4 nats at p99 (docs/benchmarks/README.md), and counts.
+states that several wrote, cannot be recomputed from one checkpoint and are not chosen. JPEG pictures are
+decoded by Pillow here and by Furrow there: that alone is 1.4e-4 nats at p99 (docs/benchmarks/README.md), and
+counts.
 
 Passes (exit status 0) when all of this holds:
   * the 99th percentile of |recorded - recomputed| is at most the bound, for both columns:
@@ -56,12 +57,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "trainer" / "src"))
 # One layer's buffers differ from sequence to sequence: without this the allocator's blocks fit none of them.
 os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from furrow_trainer.errors import TrainerError  # noqa: E402
+import numpy as np
+import torch
 
-import recorded  # noqa: E402
-import reference  # noqa: E402
+import recorded
+import reference
+from furrow_trainer.errors import TrainerError
 
 FLOAT32_BOUND = 1e-3
 BFLOAT16_BOUND = 0.2784
@@ -178,7 +179,7 @@ def compare(target: recorded.Target, logits: torch.Tensor, bfloat16: torch.Tenso
     sampled, unlisted = [], 0
     mask = step.response_mask if step.response_mask is not None else np.ones(len(said), bool)
     for index in np.flatnonzero(there & mask & ~np.isnan(recorded_sampled)):
-        token, kept = int(step.response_token_ids[index]), step.kept_ids(index)
+        token, kept = int(step.response_token_ids[index]), step.kept_ids(int(index))
         if kept is None and step.kept_count is not None and not np.isnan(step.kept_count[index]):
             unlisted += 1
             continue
@@ -395,8 +396,10 @@ class Check:
 def table(report: Report) -> str:
     """A line a step, then the figures."""
     lines = [
-        f"{'age':>4} {'version':>7} {'origin':>9} {'after':>5} {'context':>8} {'tokens':>6} "
-        f"{'max |gap|':>10} {'mean |gap|':>10}  trajectory"
+        (
+            f"{'age':>4} {'version':>7} {'origin':>9} {'after':>5} {'context':>8} {'tokens':>6} "
+            f"{'max |gap|':>10} {'mean |gap|':>10}  trajectory"
+        )
     ]
     for row in report.rows:
         part = row["logprobs"]

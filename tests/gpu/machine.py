@@ -3,6 +3,7 @@ processes that are known by more than a number."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -93,15 +94,13 @@ def alive(known: dict[str, Any] | None) -> bool:
 
 def reap(pid: int) -> None:
     """Takes the exit status of a child of ours, so that it is no zombie; another's child is left alone."""
-    try:
+    with contextlib.suppress(OSError):
         os.waitpid(pid, os.WNOHANG)
-    except (ChildProcessError, OSError):
-        pass
 
 
 def send(known: dict[str, Any] | None, which: signal.Signals) -> bool:
     """Sends a signal to the process that was written down, if it still runs."""
-    if not alive(known):
+    if known is None or not alive(known):
         return False
     try:
         os.kill(known["pid"], which)
@@ -121,8 +120,8 @@ def wait_for_end(known: dict[str, Any] | None, seconds: float) -> bool:
 
 
 def spawn(command: list[str], log: pathlib.Path, environment: dict[str, str] | None = None) -> dict[str, Any]:
-    """Starts a process in a session of its own, so that it outlives the process that started it; its output is
-    appended to `log`."""
+    """Starts a process in a session of its own, so that it outlives the process that started it; its output
+    is appended to `log`."""
     with open(log, "ab") as output:
         child = subprocess.Popen(
             command,
@@ -157,10 +156,8 @@ def detach(log: pathlib.Path, keep: tuple[int, ...] = ()) -> bool:
     # A pipe of the caller that stays open here would keep the call from ending.
     for number in range(3, 256):
         if number not in keep:
-            try:
+            with contextlib.suppress(OSError):
                 os.close(number)
-            except OSError:
-                pass
     return True
 
 

@@ -144,7 +144,7 @@ def advise(pin_seconds: float | None, disk: float | None) -> dict[str, Any]:
     if not quick:
         lines.append(f"even {ORDER[-1]} pins for more than {PIN_MOST:.0f} s: it alone has time")
     seconds = CHECKPOINT_BYTES / disk if disk else None
-    if seconds is None:
+    if not disk or seconds is None:
         lines.append("the disk was not measured")
     else:
         size = CHECKPOINT_BYTES / 1e9
@@ -189,13 +189,13 @@ def text(found: dict[str, Any]) -> str:
         if name in ("at", "advice"):
             continue
         if isinstance(value, dict):
-            value = ", ".join(
+            printed = ", ".join(
                 f"{key} {what:.3f}" if isinstance(what, float) else f"{key} {what}"
                 for key, what in value.items()
             )
-        elif isinstance(value, str) and "\n" in value:
-            value = "\n" + value
-        lines.append(f"{name:<15} {value}")
+        else:
+            printed = f"\n{value}" if isinstance(value, str) and "\n" in value else value
+        lines.append(f"{name:<15} {printed}")
     return "\n".join(lines + [f"=> {line}" for line in found["advice"]["lines"]])
 
 

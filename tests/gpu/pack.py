@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -9,6 +10,8 @@ import os
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Iterator
+from typing import IO
 
 import parts
 from parts import Archive, Manifest, Part
@@ -94,20 +97,20 @@ def _compressed(name: str, folder: str, work: str) -> tuple[str, int, int]:
         for old in os.listdir(work):
             if old.startswith(f"{name}-"):
                 os.unlink(os.path.join(work, old))
-        with open(path + ".new", "wb") as file:
-            with subprocess.Popen(_XZ, stdin=subprocess.PIPE, stdout=file) as coder:
-                assert coder.stdin is not None
-                try:
-                    _write_tar(coder.stdin, folder, entries, text)
-                except BrokenPipeError:
-                    pass
+        with (
+            open(path + ".new", "wb") as file,
+            subprocess.Popen(_XZ, stdin=subprocess.PIPE, stdout=file) as coder,
+        ):
+            assert coder.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                _write_tar(coder.stdin, folder, entries, text)
         if coder.returncode:
             raise PackError(f"xz ended with status {coder.returncode} at {name}")
         os.replace(path + ".new", path)
     return path, len(entries) + 1, sum(size for _, size, _, _ in entries) + len(text)
 
 
-def _write_tar(out, folder: str, entries: list[tuple[str, int, str, int]], text: bytes) -> None:
+def _write_tar(out: IO[bytes], folder: str, entries: list[tuple[str, int, str, int]], text: bytes) -> None:
     """Sorted, without owners and times: the same files make the same bytes."""
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.GNU_FORMAT) as tar:
         head = tarfile.TarInfo(parts.LISTING)
@@ -149,7 +152,7 @@ def _cut(archives: list[Archive], paths: list[str], out: str, room: int) -> list
     return pieces
 
 
-def _bytes_of(paths: list[str]):
+def _bytes_of(paths: list[str]) -> Iterator[bytes]:
     for path in paths:
         with open(path, "rb") as file:
             while chunk := file.read(1 << 20):
@@ -159,11 +162,11 @@ def _bytes_of(paths: list[str]):
 def table(manifest: Manifest, manifest_bytes: int) -> str:
     """What travels, a line each: bytes alone and with the checkout, beside the limit."""
     lines = [f"{'archive':<12}{'files':>8}{'unpacked MiB':>14}{'packed MiB':>12}"]
-    for archive in manifest.archives:
-        lines.append(
-            f"{archive.name:<12}{archive.files:>8}{parts.mebibytes(archive.unpacked):>14}"
-            f"{parts.mebibytes(archive.size):>12}"
-        )
+    lines += [
+        f"{archive.name:<12}{archive.files:>8}{parts.mebibytes(archive.unpacked):>14}"
+        f"{parts.mebibytes(archive.size):>12}"
+        for archive in manifest.archives
+    ]
     width = max(len(part.file) for part in manifest.parts) + 2
     lines += ["", f"{'part':<{width}}{'bytes':>12}{'tree + part':>14}{'limit':>12}   MiB"]
     for part in manifest.parts:

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 FORMAT = 1
 MEBIBYTE = 1 << 20
@@ -137,21 +137,24 @@ def _checked(fields: object) -> Manifest:
     return Manifest(commit, limit, tree, archives, parts)
 
 
-def _list(fields: dict, name: str) -> list:
+def _list(fields: dict[str, Any], name: str) -> list[Any]:
     value = fields.get(name)
     if not isinstance(value, list) or not value:
         raise ManifestError(f"{name} is {value!r}, wanted a list with something in it")
     return value
 
 
-def _number(fields: dict, name: str) -> int:
+def _number(fields: dict[str, Any], name: str) -> int:
     value = fields.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ManifestError(f"{name} is {value!r}, wanted a whole number of at least 0")
     return value
 
 
-def _entry(kind: type, fields: object):
+Entry = TypeVar("Entry", Archive, Part)
+
+
+def _entry(kind: type[Entry], fields: object) -> Entry:
     if not isinstance(fields, dict):
         raise ManifestError(f"{fields!r} is no entry of {kind.__name__}")
     values: dict[str, Any] = {}

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 import traceback
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 TODO, DONE, FAILED, SKIPPED = "todo", "done", "failed", "skipped"
 
@@ -32,9 +33,9 @@ def begin(state: dict[str, Any], names: list[str], is_live: bool, now: float, li
     """Prepares the state of a cell that is started, for the first time or after a cut.
 
     Phases that were done stay done. Where the next of them that needs the farm finds no farm, the farm is
-    started again (`farm`, `ready`), and a window that had begun is recorded as cut: it is measured anew from the
-    resumed run. Where the farm outlived its supervisor, the window goes on: what is measured is in the run's
-    own files."""
+    started again (`farm`, `ready`), and a window that had begun is recorded as cut: it is measured anew from
+    the resumed run. Where the farm outlived its supervisor, the window goes on: what is measured is in the
+    run's own files."""
     phases = state.setdefault("phases", {})
     for name in names:
         phases.setdefault(name, {"state": TODO})

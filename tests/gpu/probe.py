@@ -8,6 +8,7 @@ else 1. Nothing is waited for without a limit.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -22,9 +23,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import picture  # noqa: E402
+import picture
 
 # All checks together. A check that would begin later is left out, which is a failure if it is a needed one.
 BUDGET_SECONDS = 20.0
@@ -69,7 +71,7 @@ class Probe:
     def __init__(self, root: str, dry: bool = False):
         self.root = root
         self.dry = dry
-        self.checks: list[dict] = []
+        self.checks: list[dict[str, Any]] = []
         self.began = time.monotonic()
 
     def left(self, most: float) -> float:
@@ -118,10 +120,8 @@ class Probe:
                 status = child.wait(self.left(most))
             except subprocess.TimeoutExpired:
                 status = 124
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             child.wait()
             said.seek(0)
             return status, said.read().decode(errors="replace").strip()
@@ -463,7 +463,7 @@ def _read(path: str) -> str:
         return ""
 
 
-def examine(root: str, dry: bool = False) -> dict:
+def examine(root: str, dry: bool = False) -> dict[str, Any]:
     """All checks. `sandbox`: whether the browser draws pages with its sandbox; None where it is not known."""
     probe = Probe(root, dry)
     for name in ("state", "reports"):
@@ -508,7 +508,7 @@ def without_sandbox(is_slow: bool, has_namespaces: bool) -> bool | None:
     return None if is_slow and has_namespaces else False
 
 
-def text(report: dict) -> str:
+def text(report: dict[str, Any]) -> str:
     """The report, a line a check."""
     lines = []
     for check in report["checks"]:

@@ -4,7 +4,8 @@ plain numbers out."""
 from __future__ import annotations
 
 import math
-from typing import Any, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 HOUR = 3600.0
 # Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom.
@@ -157,8 +158,10 @@ def steps_of_ledger(
             total += row["steps"] * shared / life
     return (
         total,
-        "steps of ended trajectories, spread evenly over their time; those still open at the end of the "
-        "run are missing",
+        (
+            "steps of ended trajectories, spread evenly over their time; those still open at the end of the "
+            "run are missing"
+        ),
     )
 
 

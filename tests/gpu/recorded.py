@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
 from furrow_trainer.data import pixels, rows
 from furrow_trainer.data.pixels import Pixels, Tiling
 from furrow_trainer.data.rows import Step
@@ -67,8 +68,8 @@ class Candidate:
 
 
 def look(run: Path) -> list[Candidate]:
-    """Every step with tokens: of scored trajectories, and of those that have no reward, such as the ones that a
-    drain cancelled. Theirs are all there, and where a swap keeps states, steps of the second version alone
+    """Every step with tokens: of scored trajectories, and of those that have no reward, such as the ones that
+    a drain cancelled. Theirs are all there, and where a swap keeps states, steps of the second version alone
     are of trajectories that began after it: in a short window most of these are open when it is drained.
 
     Raises:
@@ -409,7 +410,7 @@ def _walk(
 def _placed(
     where: str, span: rows.ImageSpan, steps: dict[int, Step], prompt: int, blobs: dict[bytes, Blob]
 ) -> Placed:
-    if not (0 <= span.token_start and span.token_start + span.token_len <= prompt and span.step in steps):
+    if not (span.token_start >= 0 and span.token_start + span.token_len <= prompt and span.step in steps):
         raise DataError(f"{where}: an image span of step {span.step} lies outside of the prompt")
     data = steps[span.step].screenshot
     if hashlib.sha256(data).digest() != span.blob_sha256:
@@ -428,8 +429,8 @@ def cut(
 ) -> dict[bytes, Pixels]:
     """Tiles [n, tile, tile, 3] of each picture; 0.3 s a picture of seven tiles and a core.
 
-    A JPEG picture's pixels depend on the decoder by a level or two, here as between an engine and a trainer: its
-    bytes and its grid are held to what was recorded, its pixels are not.
+    A JPEG picture's pixels depend on the decoder by a level or two, here as between an engine and a trainer:
+    its bytes and its grid are held to what was recorded, its pixels are not.
 
     Raises:
         DataError: when a picture's pixels, grid or rows are not those that the policy saw.

@@ -30,15 +30,16 @@ from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
 from furrow_trainer.data.pixels import Pixels, normalise
 from furrow_trainer.errors import CheckpointError
 from furrow_trainer.model.checkpoint import canonical
 from furrow_trainer.model.config import ModelConfig, VisionConfig, read_config
 from furrow_trainer.model.language import Layer, RmsNorm, Span
 from furrow_trainer.model.vision import Tower, pixel_shuffle, projector
-from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 # float32 has 23 bits of mantissa behind the point and TF32 10: these are the other 13.
 _LOW_BITS = 0x1FFF
@@ -176,8 +177,10 @@ class Weights:
             if len(self._open) != len(files):
                 raise CheckpointError(f"{index} names a file that is not beside it")
             self._where = {
-                canonical(name): (file, name) for file, opened in self._open.items() for name in opened.keys()
-            }  # noqa: SIM118
+                canonical(name): (file, name)
+                for file, opened in self._open.items()
+                for name in opened.keys()  # noqa: SIM118 - it is not a dict
+            }
         except (OSError, ValueError, KeyError, AttributeError, SafetensorError) as error:
             raise CheckpointError(f"{folder}: the weights cannot be read: {error}") from error
 
@@ -371,7 +374,7 @@ def logits(
     with ThreadPoolExecutor(1) as ahead:
         following: Future[Layer] = ahead.submit(weights.layer, 0, device)
         for index in range(len(text.layers)):
-            layer = following.result()
+            layer: torch.nn.Module = following.result()
             if index + 1 < len(text.layers):
                 following = ahead.submit(weights.layer, index + 1, device)
             with Reference(is_split):

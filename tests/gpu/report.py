@@ -6,7 +6,8 @@ from __future__ import annotations
 import collections
 import json
 import pathlib
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import rates
 import sources
@@ -81,10 +82,10 @@ def _phases(state: dict[str, Any]) -> dict[str, Any]:
 def _window(
     cell: Cell,
     window: dict[str, Any],
-    rows: list[dict],
-    lines: list[dict],
-    published: list[dict],
-    steps: list[dict],
+    rows: list[dict[str, Any]],
+    lines: list[dict[str, Any]],
+    published: list[dict[str, Any]],
+    steps: list[dict[str, Any]],
     state: dict[str, Any],
 ) -> dict[str, Any]:
     began, ended = window["began_at"], window["ended_at"]
@@ -170,7 +171,7 @@ def _window(
 
 
 def _ages(
-    cell: Cell, open_then: dict[str, int] | None, rows: list[dict], limits: dict[str, int | None]
+    cell: Cell, open_then: dict[str, int] | None, rows: list[dict[str, Any]], limits: dict[str, int | None]
 ) -> list[float]:
     """Steps that each session had behind it at the window's beginning, as if all trajectories were of full
     length: one with a limit of its own began late. Limits of those that are not published are the job's
@@ -187,7 +188,7 @@ def _ages(
     return ages
 
 
-def _measured(inside: list[dict], scored: list[dict], cell: Cell) -> dict[str, Any]:
+def _measured(inside: list[dict[str, Any]], scored: list[dict[str, Any]], cell: Cell) -> dict[str, Any]:
     """What the window's steps were: tokens a reply, prompts, tiles, state, actions."""
     engines = [row["engine"] for row in inside]
     count = collections.Counter
@@ -215,7 +216,9 @@ def _measured(inside: list[dict], scored: list[dict], cell: Cell) -> dict[str, A
     }
 
 
-def _swap(state: dict[str, Any], steps: list[dict], lines: list[dict]) -> dict[str, Any] | None:
+def _swap(
+    state: dict[str, Any], steps: list[dict[str, Any]], lines: list[dict[str, Any]]
+) -> dict[str, Any] | None:
     """The second version: how long until every policy worker ran it, the device's time for it, and steps
     around it."""
     swap = state.get("swap")
@@ -236,7 +239,9 @@ def _swap(state: dict[str, Any], steps: list[dict], lines: list[dict]) -> dict[s
     return told
 
 
-def _kill(state: dict[str, Any], steps: list[dict], rows: list[dict]) -> dict[str, Any] | None:
+def _kill(
+    state: dict[str, Any], steps: list[dict[str, Any]], rows: list[dict[str, Any]]
+) -> dict[str, Any] | None:
     """The killed policy worker: from its death to the next one's first steps, by the Parquet files."""
     kill = state.get("kill")
     if not kill:
@@ -404,24 +409,33 @@ def _flags(cell: Cell, told: dict[str, Any], window: dict[str, Any]) -> list[str
 def text(told: dict[str, Any]) -> str:
     """The same for people, on two screens."""
     lines = [
-        f"{told['cell']}: {told['context']}, {told['screenshot']}, {told['sessions']} sessions, "
-        f"{told['steps_max']} steps, {told['tokens']} tokens a reply"
+        (
+            f"{told['cell']}: {told['context']}, {told['screenshot']}, {told['sessions']} sessions, "
+            f"{told['steps_max']} steps, {told['tokens']} tokens a reply"
+        )
     ]
     lines += [f"! {flag}" for flag in told["flags"]]
     if "rate" in told:
         rate, frame, counted = told["rate"], told["window"], told["counted"]
         low, high = rate["interval_95"] or (None, None)
         lines += [
-            f"rate        {_n(rate['trajectories_per_hour'])} trajectories an hour ({_n(low)} to "
-            f"{_n(high)}), by Parquet {_n(rate['by_parquet'])}",
-            f"steps       {_n(rate['steps_per_second']['ledger'], 3)}/s by the ledger, "
-            f"{_n(rate['steps_per_second']['parquet'], 3)}/s by Parquet, "
-            f"{rate['apart']:.2%} apart (at most {rate['apart_most']:.2%}); mean steps "
-            f"{_n(rate['mean_steps'], 2)}",
-            f"counted     {counted['ended']} ended in {frame['seconds']:.0f} s: {_n(counted['per_hour'])} "
-            "an hour "
-            f"({_n(counted['interval_95'][0])} to {_n(counted['interval_95'][1])}); "
-            f"{counted['with_shortened_limits']} with a shortened first limit",
+            (
+                f"rate        {_n(rate['trajectories_per_hour'])} trajectories an hour ({_n(low)} to "
+                f"{_n(high)}), by Parquet {_n(rate['by_parquet'])}"
+            ),
+            (
+                f"steps       {_n(rate['steps_per_second']['ledger'], 3)}/s by the ledger, "
+                f"{_n(rate['steps_per_second']['parquet'], 3)}/s by Parquet, "
+                f"{rate['apart']:.2%} apart (at most {rate['apart_most']:.2%}); mean steps "
+                f"{_n(rate['mean_steps'], 2)}"
+            ),
+            (
+                f"counted     {counted['ended']} ended in {frame['seconds']:.0f} s: "
+                f"{_n(counted['per_hour'])} "
+                "an hour "
+                f"({_n(counted['interval_95'][0])} to {_n(counted['interval_95'][1])}); "
+                f"{counted['with_shortened_limits']} with a shortened first limit"
+            ),
             f"window      {_n(frame['trajectory_times'], 2)} trajectory times; steps/s by part: "
             + " ".join(_n(part, 2) for part in rate["steps_per_second_by_part"]),
         ]

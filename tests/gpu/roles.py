@@ -10,7 +10,8 @@ import signal
 import socket
 import time
 import urllib.request
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from machine import Layout, alive, host_memory, send, spawn, tail, wait_for_end
 from phases import PhaseFailed

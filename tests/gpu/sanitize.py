@@ -86,12 +86,12 @@ _SUMMARY = re.compile(r"(?:ERROR|RACECHECK|INITCHECK|SYNCCHECK) SUMMARY: (?P<cou
 _NOTHING = re.compile(
     r"terminated before first instrumented API call|No (?:CUDA|attachable).*(?:found|process)"
     r"|did not launch any kernel",
-    re.I,
+    re.IGNORECASE,
 )
 _BROKEN = re.compile(
     r"Device not supported|Internal Sanitizer Error|Failed to (?:initialize|attach|launch)"
     r"|Unable to find injection|Error: Unknown|Invalid option|unrecognised option",
-    re.I,
+    re.IGNORECASE,
 )
 
 
@@ -141,7 +141,7 @@ def parse(output: str, status: int | None) -> Outcome:
     if total > sum(found.values()):
         # More than --print-limit, or words that are not known above: they count all the same.
         found["not told one by one"] = total - sum(found.values())
-    passed = re.search(r"^test result: ok\. (?P<count>\d+) passed", output, re.M)
+    passed = re.search(r"^test result: ok\. (?P<count>\d+) passed", output, re.MULTILINE)
     if found:
         return Outcome("found", dict(found))
     if status is None:
@@ -428,11 +428,11 @@ def report(
             + ("" if not own or kernel in own else " (not a kernel of this repository)")
         )
     for name in wanted:
-        one = results.get(name)
+        result = results.get(name)
         lines.append(
             f"{name}: not run"
-            if one is None
-            else f"{name}: {one.state}, {one.seconds:.0f} s{'; ' + one.note if one.note else ''}"
+            if result is None
+            else f"{name}: {result.state}, {result.seconds:.0f} s{'; ' + result.note if result.note else ''}"
         )
     for name, text in logs.items():
         lines += ["", f"---- {name}", text]

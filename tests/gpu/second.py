@@ -11,6 +11,7 @@ import os
 import pathlib
 import shutil
 import struct
+from typing import Any
 
 from machine import write_json
 
@@ -22,7 +23,7 @@ WIDTHS = {"BF16": 2, "F16": 2, "F32": 4}
 FLIP = bytes(value ^ 0x80 for value in range(256))
 
 
-def header_of(path: pathlib.Path) -> tuple[dict, int]:
+def header_of(path: pathlib.Path) -> tuple[dict[str, Any], int]:
     """A safetensors file's header and the offset at which data begin. Raises ValueError where it is not such
     a file."""
     with open(path, "rb") as file:
@@ -33,7 +34,7 @@ def header_of(path: pathlib.Path) -> tuple[dict, int]:
         return json.loads(file.read(length)), 8 + length
 
 
-def matrices(header: dict) -> list[tuple[int, int, int]]:
+def matrices(header: dict[str, Any]) -> list[tuple[int, int, int]]:
     """Offsets (from, to) in the data, and bytes a value, of every matrix that may be changed."""
     found = []
     for name, tensor in header.items():
@@ -67,7 +68,7 @@ def turn_signs(source: pathlib.Path, target: pathlib.Path) -> int:
     return changed
 
 
-def make(first: pathlib.Path, second: pathlib.Path) -> dict:
+def make(first: pathlib.Path, second: pathlib.Path) -> dict[str, Any]:
     """Makes `second` beside `first`, whole or not at all; a folder that is there is left as it is.
 
     Returns the rewritten file, its bytes, and how many files are links.

@@ -11,7 +11,8 @@ import json
 import pathlib
 import sqlite3
 import time
-from typing import Any, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 MICROS = 1e6
 
@@ -110,19 +111,19 @@ def totals(
     A process's total at a moment is that of its last line until then, and its seconds are those between the
     two lines. Of one that began in the window the first line counts on which anything had grown: what it did
     before, such as reading a checkpoint, is in no account and so in no sum."""
-    by_process: dict[tuple, list[dict[str, Any]]] = {}
+    by_process: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
         if any(key.startswith(prefix) for key in row):
             by_process.setdefault((row["role"], row["pid"], row.get("started")), []).append(row)
     grown: dict[str, float] = {}
     covered = 0.0
-    for lines in by_process.values():
+    for own in by_process.values():
         names = [
             key
-            for key, value in lines[-1].items()
+            for key, value in own[-1].items()
             if key.startswith(prefix) and isinstance(value, (int, float))
         ]
-        lines = [row for row in lines if any(row.get(name) for name in names) and row["at"] <= ended]
+        lines = [row for row in own if any(row.get(name) for name in names) and row["at"] <= ended]
         first = next((row for row in reversed(lines) if row["at"] <= began), lines[0] if lines else None)
         last = lines[-1] if lines else None
         if last is None or first is None or last is first:
@@ -135,7 +136,7 @@ def totals(
 
 def counter(rows: list[dict[str, Any]], name: str, until: float | None = None) -> float:
     """A total at a moment, summed over all processes of the run."""
-    last: dict[tuple, float] = {}
+    last: dict[tuple[Any, ...], float] = {}
     for row in rows:
         if name in row and (until is None or row["at"] <= until):
             last[row["role"], row["pid"], row.get("started")] = row[name]

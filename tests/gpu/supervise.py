@@ -121,13 +121,12 @@ class Supervisor(LivePhases):
         for role in FARM:
             if not self.roles.lives(role):
                 self.roles.start(role)
-                if role == "coordinator":
-                    # A job that is refused ends at once, and its words are worth more than those of workers
-                    # that find no coordinator.
-                    if wait_for_end(self.state["roles"][role], 2.0):
-                        raise PhaseFailed(
-                            f"the coordinator ended at once: {' | '.join(tail(self.roles.log(role), 6))}"
-                        )
+                # A job that is refused ends at once, and its output tells more than that of workers that find
+                # no coordinator.
+                if role == "coordinator" and wait_for_end(self.state["roles"][role], 2.0):
+                    raise PhaseFailed(
+                        f"the coordinator ended at once: {' | '.join(tail(self.roles.log(role), 6))}"
+                    )
         if not self.roles.lives("dashboard"):
             self.roles.start("dashboard")
         return {role: self.state["roles"][role]["pid"] for role in (*FARM, "dashboard")}

@@ -20,11 +20,11 @@ import unittest
 import zlib
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import bundle  # noqa: E402
-import pack  # noqa: E402
-import parts  # noqa: E402
-import picture  # noqa: E402
-import unpack  # noqa: E402
+import bundle
+import pack
+import parts
+import picture
+import unpack
 
 BUNDLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bundle.py")
 ROOM = 64 << 10

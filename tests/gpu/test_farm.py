@@ -1,5 +1,6 @@
 """The arithmetic and the order of the farm's script, without a farm: `python3 tests/gpu/test_farm.py`."""
 
+import contextlib
 import json
 import math
 import os
@@ -15,6 +16,7 @@ import threading
 import time
 import unittest
 import unittest.mock
+from typing import ClassVar
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
@@ -128,7 +130,7 @@ class Rates(unittest.TestCase):
     def test_the_interval_of_blocks_covers_the_truth_about_nineteen_times_in_twenty(self):
         dice, covered = random.Random(5), 0
         for _ in range(400):
-            mean, low, high = rates.batch_means([dice.gauss(5.0, 1.0) for _ in range(10)])
+            _, low, high = rates.batch_means([dice.gauss(5.0, 1.0) for _ in range(10)])
             covered += low <= 5.0 <= high
         self.assertTrue(366 <= covered <= 394, covered)
 
@@ -217,8 +219,8 @@ class Waterfalls(unittest.TestCase):
 
 
 class Order(unittest.TestCase):
-    NAMES = ["checkpoint", "farm", "ready", "window", "kill", "drain", "report"]
-    LIVE = {"farm", "ready", "window", "kill"}
+    NAMES: ClassVar = ["checkpoint", "farm", "ready", "window", "kill", "drain", "report"]
+    LIVE: ClassVar = {"farm", "ready", "window", "kill"}
 
     def go(self, state, live=False, failing=(), until=None, cut=None):
         """Runs the phases; `cut` stops at that phase as a kill of the supervisor would. The names of those
@@ -244,10 +246,8 @@ class Order(unittest.TestCase):
             for name in self.NAMES
         ]
         phases.begin(state, self.NAMES, live, 5.0, self.LIVE)
-        try:
+        with contextlib.suppress(Cut):
             phases.run(listed, state, lambda: json.dumps(state), lambda: 1.0, until)
-        except Cut:
-            pass
         return did
 
     def test_all_is_done_once(self):
@@ -298,7 +298,7 @@ class Order(unittest.TestCase):
     def test_a_bug_in_a_phase_is_a_failure_with_its_trace(self):
         state = {}
         phases.begin(state, ["a", "b"], False, 0.0, set())
-        listed = [phases.Phase("a", 1, lambda: {"x": 1 / 0}), phases.Phase("b", 1, lambda: {}, always=True)]
+        listed = [phases.Phase("a", 1, lambda: {"x": 1 / 0}), phases.Phase("b", 1, dict, always=True)]
         self.assertFalse(phases.run(listed, state, lambda: None, lambda: 0.0))
         self.assertIn("ZeroDivisionError", state["phases"]["a"]["trace"])
         self.assertEqual(state["phases"]["b"]["state"], "done")
@@ -404,7 +404,7 @@ class Cells(unittest.TestCase):
                 command = [os.environ["FURROW"], "plan", "--job", str(job), "--json", *given]
                 plan = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
                 self.assertEqual(commands.refusals(plan, cell.sessions), [], name)
-                page_cache = next(sum for sum in plan["budget"]["sums"] if sum["what"] == "page cache")
+                page_cache = next(entry for entry in plan["budget"]["sums"] if entry["what"] == "page cache")
                 self.assertTrue(page_cache["fits"], name)
 
     def test_a_plan_refuses_by_what_the_program_refuses_and_by_its_sessions(self):
@@ -494,9 +494,11 @@ class Recorded(unittest.TestCase):
             asked = supervise.bench_arguments(self.layout, pathlib.Path("/run"))
         self.assertEqual(
             asked[2:],
-            ["--recorded", "/run", "--only", "rollouts", "--json"]
-            + ["--kernel-cache", str(self.layout.root / "kernels")]
-            + ["--cuda-libraries", "/a", "--cuda-libraries", "/b"],
+            [
+                *("--recorded", "/run", "--only", "rollouts", "--json"),
+                *("--kernel-cache", str(self.layout.root / "kernels")),
+                *("--cuda-libraries", "/a", "--cuda-libraries", "/b"),
+            ],
         )
 
     def test_what_is_asked_for_later_is_done_though_the_phase_was(self):

@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import importlib.util
 import io
+import itertools
 import json
 import shutil
 import sys
@@ -29,14 +30,14 @@ try:
     import pyarrow.parquet as pq
     import torch
     from PIL import Image
-    from furrow_trainer.data import pixels
-    from furrow_trainer.data.rows import ImageSpan
-    from furrow_trainer.data.token_hash import token_hash
-    from furrow_trainer.model import load
     from safetensors.torch import load_file, save_file
 
     import logprobs
     import recorded
+    from furrow_trainer.data import pixels
+    from furrow_trainer.data.rows import ImageSpan
+    from furrow_trainer.data.token_hash import token_hash
+    from furrow_trainer.model import load
 except ImportError as error:
     raise unittest.SkipTest(f"{error}: PyTorch, safetensors, pyarrow and Pillow are needed") from error
 
@@ -187,7 +188,7 @@ class MadeRun:
                 row["commit_token_ids"] = [*text.tolist(), *response.tolist()]
                 kept = np.concatenate([kept, text, response]).astype(np.int32)
         for row in rows:
-            row |= more
+            row.update(more)
         self.write(rows)
 
     def write(self, rows: list[dict[str, Any]]) -> None:
@@ -450,8 +451,8 @@ class InBfloat16(unittest.TestCase):
             self.assertGreater(found["logprobs"]["p99"], logprobs.FLOAT32_BOUND)
             self.assertEqual(found["bound"], logprobs.bfloat16_bound(found["pytorch_bfloat16"]["p99"]))
             tensors = load_file(first / "model.safetensors")
-            name = "language_model.backbone.layers.0.mixer.in_proj.weight"
-            tensors[name] = tensors[name] * 1.25
+            key = "language_model.backbone.layers.0.mixer.in_proj.weight"
+            tensors[key] = tensors[key] * 1.25
             wrong = place / "wrong"
             shutil.copytree(first, wrong, copy_function=shutil.copyfile)
             save_file(tensors, wrong / "model.safetensors", metadata={"format": "pt"})
@@ -495,7 +496,7 @@ class Choosing(unittest.TestCase):
         choice = self.choose(self.steps(50, 30))
         ages = [one.step for one in choice.steps]
         self.assertEqual((len(ages), ages[0], ages[-1], choice.problems), (20, 0, 29, []))
-        self.assertLessEqual(max(late - early for early, late in zip(ages, ages[1:])), 2)
+        self.assertLessEqual(max(late - early for early, late in itertools.pairwise(ages)), 2)
         self.assertEqual(len({one.trajectory_id for one in choice.steps}), 20)
         self.assertEqual(choice.tokens, sum(one.context_tokens for one in choice.steps))
 
@@ -504,7 +505,7 @@ class Choosing(unittest.TestCase):
         self.assertLessEqual(choice.tokens, 200_000)
         ages = [one.step for one in choice.steps]
         self.assertEqual((len(ages), ages[0], ages[-1]), (20, 0, 29))
-        self.assertLessEqual(max(late - early for early, late in zip(ages, ages[1:])), 2)
+        self.assertLessEqual(max(late - early for early, late in itertools.pairwise(ages)), 2)
         self.assertGreater(len({one.trajectory_id for one in choice.steps}), 3)
 
     def test_every_version_and_the_kill_are_among_them(self) -> None:

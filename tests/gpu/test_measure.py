@@ -98,17 +98,21 @@ class Probed(unittest.TestCase):
             self.assertIn("own", probe.imports(looked))
         with unittest.mock.patch.object(looked, "run", side_effect=[(1, "none"), (0, "24.0 12.0")]):
             self.assertIn("carried", probe.imports(looked))
-        with unittest.mock.patch.object(looked, "run", return_value=(1, "none")):
-            with self.assertRaises(probe.Failed):
-                probe.imports(looked)
+        with (
+            unittest.mock.patch.object(looked, "run", return_value=(1, "none")),
+            self.assertRaises(probe.Failed),
+        ):
+            probe.imports(looked)
 
     def test_what_the_doctor_finds_unfit_is_a_warning(self):
         looked = probe.Probe(self.root)
         rows = '[\n {"what": "fonts", "fit": false, "found": "none"}'
         rows += ', {"what": "gpu", "fit": true, "found": "x"}]'
-        with unittest.mock.patch.object(looked, "run", return_value=(1, "warning: y\n" + rows)):
-            with self.assertRaisesRegex(probe.Failed, "^fonts: none$"):
-                probe.doctor(looked, True)
+        with (
+            unittest.mock.patch.object(looked, "run", return_value=(1, "warning: y\n" + rows)),
+            self.assertRaisesRegex(probe.Failed, "^fonts: none$"),
+        ):
+            probe.doctor(looked, True)
         with unittest.mock.patch.object(looked, "run", return_value=(0, rows.replace("false", "true"))):
             self.assertEqual(probe.doctor(looked, True), "fonts: none; gpu: x")
 

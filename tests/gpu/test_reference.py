@@ -21,10 +21,10 @@ ORACLE, ORACLE_VL = (
 try:
     import torch
     import torch.nn.functional as F
-    from furrow_trainer.errors import CheckpointError
     from safetensors.torch import load_file, save_file
 
     import reference
+    from furrow_trainer.errors import CheckpointError
 except ImportError as error:
     raise unittest.SkipTest(f"{error}: PyTorch, safetensors and numpy are needed") from error
 

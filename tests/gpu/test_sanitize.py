@@ -17,7 +17,7 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import sanitize  # noqa: E402
+import sanitize
 
 PASSED = "running 1 test\ntest copy::agrees ... ok\n\n"
 PASSED += "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 9 filtered out; finished in 0.51s\n\n"

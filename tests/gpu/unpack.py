@@ -18,7 +18,8 @@ import shutil
 import stat
 import tarfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import parts
 from parts import Archive, Manifest, Part
@@ -47,7 +48,7 @@ class MissingParts(Exception):
         self.parts = missing
 
 
-def unpack(folder: str, root: str, say=print) -> Manifest:
+def unpack(folder: str, root: str, say: Callable[[str], None] = print) -> Manifest:
     """Unpacks from the parts in `folder` below `root` whatever is not there yet.
 
     Raises `MissingParts` after everything was unpacked whose parts are there, `UnpackError` if something is
@@ -136,11 +137,12 @@ def _differences(folder: str, component: str) -> list[str]:
         parts.LISTING,
         *(name.removesuffix(parts.TEMPLATE_SUFFIX) for name in parts.TEMPLATES.get(component, ())),
     }
-    wrong = []
-    for path in _files(folder):
-        # Python writes these beside modules that root imports.
-        if path not in listed and path not in written and "__pycache__" not in path.split("/"):
-            wrong.append(f"{path}: was not carried")
+    # Python writes __pycache__ beside modules that root imports.
+    wrong = [
+        f"{path}: was not carried"
+        for path in _files(folder)
+        if path not in listed and path not in written and "__pycache__" not in path.split("/")
+    ]
     for path, (size, sha256, mode) in sorted(listed.items()):
         full = os.path.join(folder, path)
         try:
@@ -187,7 +189,7 @@ def _root(path: str) -> str:
 
 
 @contextlib.contextmanager
-def _locked(root: str):
+def _locked(root: str) -> Iterator[None]:
     descriptor = os.open(os.path.join(root, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         end = time.monotonic() + _LOCK_SECONDS
@@ -281,7 +283,7 @@ class _Stream(io.RawIOBase):
         """Yes."""
         return True
 
-    def readinto(self, buffer) -> int:
+    def readinto(self, buffer: Any) -> int:
         """Fills as much of `buffer` as the current piece has; 0 at the end."""
         while self._file is None or not self._left:
             if self._file:
@@ -290,7 +292,7 @@ class _Stream(io.RawIOBase):
             if not self._pieces:
                 return 0
             path, skip, self._left = self._pieces.pop(0)
-            self._file = open(path, "rb")
+            self._file = open(path, "rb")  # noqa: SIM115 - closed at the next piece
             self._file.seek(skip)
         chunk = self._file.read(min(len(buffer), self._left))
         if not chunk:
@@ -406,6 +408,5 @@ def _write(path: str, chunks: Iterable[bytes], mode: int) -> None:
     """Writes a new file; one that is there already, or a link, is an error."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     with open(descriptor, "wb") as file:
-        for chunk in chunks:
-            file.write(chunk)
+        file.writelines(chunks)
         os.fchmod(descriptor, mode)
