@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""An independent reader that says whether a finished run kept its promises. Shares no code with Furrow: pyarrow, sqlite3 and the logs.
+"""Checks the guarantees of a finished run with an independent reader that shares no code with Furrow:
+pyarrow, sqlite3 and the logs.
 
     check.py RUN_DIR [--groups N] [--group-size N]
 
-Prints one line a breach and exits 1 if there is any. What it holds the run to:
-  * every trajectory and step an environment worker saw acknowledged is in the published data exactly once, under the same token;
+Prints one line per breach and exits 1 if there is any. It checks that:
+  * every trajectory and step that an environment worker's log acknowledges is in the committed data exactly
+    once, under the same token;
   * a scored slot has one scored trajectory, a failed trajectory has no step among the scored ones;
-  * steps are contiguous from 0, counted right, their digests equal where the log names them; no number is NaN;
+  * steps are contiguous from 0, counted right, their digests equal where the log names them; no number is
+    NaN;
   * each group has one row whose counts, mean and spread follow from its trajectories;
-  * tokens grow with each attempt at a slot; the ledger holds nothing that is not published;
+  * tokens grow with each attempt at a slot; the ledger holds no trajectory that is not committed;
   * no spool file, temporary file or file unknown to the manifest is left.
 """
 
@@ -37,10 +40,11 @@ class Checker:
         if got != want:
             self.wrong(f"{what}: {got!r}, expected {want!r}")
 
-    # -- the manifest, read by hand ---------------------------------------------------------------------------------------
+    # -- the manifest, read by hand --------------------------------------------------------------------------
 
     def read_manifest(self):
-        """Files that count after every commit was applied in order, and those that were replaced: readers may still hold them."""
+        """Files of the data set after all commits, and those that were replaced: readers may still use
+        them."""
         folder = os.path.join(self.run_dir, "data", "manifest")
         names = sorted(name for name in os.listdir(folder) if name.endswith(".json"))
         versions = [int(name[:-5]) for name in names]
@@ -52,7 +56,7 @@ class Checker:
                 commit = json.load(file)
             for gone in commit.get("removed", []):
                 if current.pop(gone, None) is None:
-                    self.wrong(f"{name} takes away {gone}, which is not part of the data set")
+                    self.wrong(f"{name} removes {gone}, which is not part of the data set")
                 replaced.add(gone)
             for entry in commit["files"]:
                 if entry["path"] in current:
@@ -96,7 +100,7 @@ class Checker:
             ]
         return None
 
-    # -- what must hold ---------------------------------------------------------------------------------------------------
+    # -- what must hold --------------------------------------------------------------------------------------
 
     def check_trajectories(self, rows):
         by_id = collections.Counter(row["trajectory_id"] for row in rows)
@@ -133,10 +137,10 @@ class Checker:
         return {row["trajectory_id"]: row for row in rows}
 
     def check_steps(self, trajectories, steps, failed_steps):
-        seen = collections.defaultdict(list)
+        step_numbers = collections.defaultdict(list)
         for rows, status in ((steps, "scored"), (failed_steps, "failed")):
             for row in rows:
-                seen[row["trajectory_id"]].append(row["step"])
+                step_numbers[row["trajectory_id"]].append(row["step"])
                 owner = trajectories.get(row["trajectory_id"])
                 if owner is None:
                     self.wrong(f"step {row['step']} of {row['trajectory_id']} has no trajectory")
@@ -148,11 +152,11 @@ class Checker:
                     self.wrong(f"step {row['step']} of {row['trajectory_id']} has no screenshot")
                 if row["reward"] is not None and not math.isfinite(row["reward"]):
                     self.wrong(f"step {row['step']} of {row['trajectory_id']} has reward {row['reward']}")
-        for name, numbers in seen.items():
+        for name, numbers in step_numbers.items():
             self.equal(f"steps of {name}", sorted(numbers), list(range(len(numbers))))
         for name, row in trajectories.items():
-            self.equal(f"num_steps of {name}", row["num_steps"], len(seen.get(name, [])))
-        return seen
+            self.equal(f"num_steps of {name}", row["num_steps"], len(step_numbers.get(name, [])))
+        return step_numbers
 
     def check_groups(self, trajectories, groups, group_count, group_size):
         counts = collections.Counter(row["group_id"] for row in groups)
@@ -186,8 +190,8 @@ class Checker:
                         f"group {name}: mean {row['mean']} and std {row['std']}, expected {mean} and {spread}"
                     )
 
-    def check_acknowledged(self, trajectories, seen):
-        """What the environment workers' own logs say was acknowledged."""
+    def check_acknowledged(self, trajectories, step_numbers):
+        """Compares the data with the acknowledgements in the environment workers' logs."""
         finished = {}
         steps = set()
         for event in events(self.run_dir):
@@ -202,7 +206,7 @@ class Checker:
             else:
                 self.equal(f"token of {name}", row["fencing_token"], int(event["token"]))
         for name, step in sorted(steps):
-            if step not in seen.get(name, []):
+            if step not in step_numbers.get(name, []):
                 self.wrong(f"step {step} of {name} was acknowledged and is not in the data")
         return len(finished), len(steps)
 
@@ -214,10 +218,11 @@ class Checker:
             "SELECT count(*) FROM trajectories WHERE state NOT IN ('scored', 'failed')"
         ).fetchone()[0]
         self.equal("assignments left in the ledger", open_ones, 0)
-        unpublished = ledger.execute(
-            "SELECT count(*) FROM trajectories t LEFT JOIN shards s USING (shard_id) WHERE s.state IS NOT 'published'"
+        uncommitted = ledger.execute(
+            "SELECT count(*) FROM trajectories t LEFT JOIN shards s USING (shard_id) WHERE s.state IS NOT "
+            "'published'"
         ).fetchone()[0]
-        self.equal("unpublished trajectories in the ledger", unpublished, 0)
+        self.equal("uncommitted trajectories in the ledger", uncommitted, 0)
         known = {row[0] for row in ledger.execute("SELECT trajectory_id FROM trajectories")}
         self.equal("trajectories the ledger and the data do not share", sorted(known ^ set(trajectories)), [])
 
@@ -229,13 +234,14 @@ class Checker:
             for path in glob.glob(os.path.join(data, "**", "*"), recursive=True)
             if os.path.isfile(path) and f"{os.sep}manifest{os.sep}" not in path
         }
-        # A replaced part in its table's folder would be read a second time by whoever globs it.
+        # A reader that globs a table's folder would read a replaced part in it a second time.
         aside = {os.path.join("replaced", path) for path in replaced}
         self.equal("files the manifest does not know", sorted(on_disk - set(files) - aside), [])
 
 
 def evidence_sha256(evidence):
-    """Over screenshot, url, title, answer, probe_json: each length as u64 little-endian, absent is all ones."""
+    """SHA-256 over screenshot, url, title, answer, probe_json: each after its length as u64 little-endian;
+    absent is all ones."""
     screenshot = evidence["screenshot"]
     parts = [screenshot["bytes"] if screenshot else None]
     parts += [
@@ -249,7 +255,7 @@ def evidence_sha256(evidence):
 
 
 def events(run_dir):
-    """Events of every log file; a line torn by a kill is passed over."""
+    """Events of every log file; a line torn by a kill is skipped."""
     for path in sorted(glob.glob(os.path.join(run_dir, "logs", "*.jsonl"))):
         with open(path, encoding="utf8", errors="replace") as file:
             for line in file:
@@ -265,17 +271,17 @@ def events(run_dir):
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("run_dir")
-    arguments.add_argument("--groups", type=int, help="groups the job planned")
-    arguments.add_argument("--group-size", type=int, help="slots of each group")
+    arguments.add_argument("--groups", type=int, help="number of groups that the job planned")
+    arguments.add_argument("--group-size", type=int, help="number of slots of each group")
     arguments = arguments.parse_args()
 
     checker = Checker(arguments.run_dir)
     files, replaced = checker.read_manifest()
     rows = checker.read_tables(files)
     trajectories = checker.check_trajectories(rows["trajectories"])
-    seen = checker.check_steps(trajectories, rows["steps"], rows["failed_steps"])
+    step_numbers = checker.check_steps(trajectories, rows["steps"], rows["failed_steps"])
     checker.check_groups(trajectories, rows["groups"], arguments.groups, arguments.group_size)
-    finished, steps = checker.check_acknowledged(trajectories, seen)
+    finished, steps = checker.check_acknowledged(trajectories, step_numbers)
     checker.check_ledger(trajectories)
     checker.check_leftovers(files, replaced)
 
@@ -283,7 +289,8 @@ def main():
         print(f"BREACH {breach}")
     scored = sum(row["status"] == "scored" for row in trajectories.values())
     print(
-        f"{len(trajectories)} trajectories ({scored} scored), {sum(map(len, seen.values()))} steps, {len(rows['groups'])} groups; "
+        f"{len(trajectories)} trajectories ({scored} scored), {sum(map(len, step_numbers.values()))} steps, "
+        f"{len(rows['groups'])} groups; "
         f"acknowledged: {finished} trajectories, {steps} steps; {len(checker.breaches)} breaches"
     )
     return 1 if checker.breaches else 0

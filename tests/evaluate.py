@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Computes what `furrow report --json` says of a data set a second time, from the Parquet files alone, and holds the two together.
+"""Computes `furrow report --json` of a data set a second time, from the Parquet files alone, and compares the
+two.
 
     evaluate.py RUN_OR_DATA_DIR REPORT.json
 
-Rates and pass@k are compared exactly: with fractions, and pass@k by counting choices. Bounds of a bootstrap are compared with those of
-another generator's draws, so within a tolerance; Wilson's with the roots of the quadratic equation they are the roots of.
+Rates and pass@k are compared exactly: with fractions, and pass@k by counting choices. Bounds of a bootstrap
+are compared with those of another random generator, so within a tolerance; Wilson's with the roots of the
+quadratic equation they are the roots of.
 """
 
 import collections
@@ -21,8 +23,8 @@ import pyarrow.parquet
 Z = 1.959963984540054
 RESAMPLES = 2000
 COLUMNS = [
-    "group_id", "sample_index", "task_id", "suite", "split", "status", "end", "reward", "score", "task", "task_json",
-    "policy_version_min", "policy_version_max",
+    "group_id", "sample_index", "task_id", "suite", "split", "status", "end", "reward", "score", "task",
+    "task_json", "policy_version_min", "policy_version_max",
 ]  # fmt: skip
 
 
@@ -52,48 +54,49 @@ def keys(row):
 
 
 def choices(tried, right, k):
-    """The share of the ways to choose k attempts that hold a right one."""
+    """The share of the ways to choose k attempts that include a successful one."""
     return 1 - fractions.Fraction(math.comb(tried - right, k), math.comb(tried, k))
 
 
 def wilson(rate, trials):
-    """The rates p at which the observed one lies just Z standard errors off: (rate - p)² = Z² p (1 - p) / trials."""
+    """The rates p at which the observed one is exactly Z standard errors off: (rate - p)² = Z² p (1 - p) /
+    trials."""
     a, b, c = 1 + Z * Z / trials, -(2 * rate + Z * Z / trials), rate * rate
     root = math.sqrt(max(0.0, b * b - 4 * a * c))
     return (-b - root) / (2 * a), (-b + root) / (2 * a)
 
 
 def bootstrap(tasks):
-    """`tasks` are lists of terms; whole lists are drawn."""
-    draw = random.Random(20261122)
+    """Interval of the mean of `tasks`, lists of terms; whole lists are resampled."""
+    rng = random.Random(20261122)
     means = []
     sums = [(sum(task), len(task)) for task in tasks]
     for _ in range(RESAMPLES):
-        drawn = draw.choices(sums, k=len(sums))
-        means.append(sum(task[0] for task in drawn) / sum(task[1] for task in drawn))
+        resample = rng.choices(sums, k=len(sums))
+        means.append(sum(task[0] for task in resample) / sum(task[1] for task in resample))
     means.sort()
     return means[int(0.025 * RESAMPLES)], means[int(0.975 * RESAMPLES)]
 
 
-def hold(where, said, tasks, kind):
+def check_rate(where, reported, tasks, kind):
     terms = [float(term) for task in tasks for term in task]
     if not terms:
-        assert said is None, f"{where}: {said} of nothing"
+        assert reported is None, f"{where}: {reported} of nothing"
         return
     value = sum(terms) / len(terms)
-    assert abs(said["value"] - value) < 1e-6, f"{where}: {said} is not {value}"
+    assert abs(reported["value"] - value) < 1e-6, f"{where}: {reported} is not {value}"
     if kind == "trials" and all(len(task) == 1 for task in tasks):
         method, (low, high), near = "wilson", wilson(value, len(terms)), 1e-9
     elif kind != "numbers" and value in (0.0, 1.0):
         method, (low, high), near = "wilson_by_task", wilson(value, len(tasks)), 1e-9
     elif len({sum(task) / len(task) for task in tasks}) == 1:
-        assert said.get("interval") is None, f"{where}: {said} of tasks all alike"
+        assert reported.get("interval") is None, f"{where}: {reported} of tasks all alike"
         return
     else:
         spread = max(terms) - min(terms)
         method, near = "bootstrap_by_task", 1e-9 + 0.2 * spread / math.sqrt(len(tasks))
         low, high = bootstrap([[float(term) for term in task] for task in tasks])
-    interval = said["interval"]
+    interval = reported["interval"]
     assert interval["method"] == method, f"{where}: {interval}, not {method}"
     assert abs(interval["low"] - low) < near and abs(interval["high"] - high) < near, (
         f"{where}: {interval}, not {low}, {high}"
@@ -101,7 +104,8 @@ def hold(where, said, tasks, kind):
 
 
 def versions(found):
-    """Attempts of split `eval` by version: a group's is that of its scored attempts, which must be of one."""
+    """Attempts of split `eval` by version: a group's version is that of its scored attempts, which must have
+    one."""
     groups = collections.defaultdict(list)
     for row in found:
         if row["split"] == "eval":
@@ -116,7 +120,7 @@ def versions(found):
     return {} if set(by_version) == {None} else by_version
 
 
-def hold_line(line, attempts):
+def check_line(line, attempts):
     where = (line["by"], line["suite"], line["name"], line.get("version"))
     scored = [row for row in attempts if row["status"] == "scored" and row["reward"] is not None]
     judged = [row for row in scored if row["score"]["success"] is not None]
@@ -131,9 +135,13 @@ def hold_line(line, attempts):
         return row["suite"], row["task_id"], row["task"]["seed"]
 
     counts = {
-        "tasks": len({task(row) for row in attempts}), "problems": len({problem(row) for row in attempts}),
-        "scored": len(scored), "judged": len(judged), "failed": dict(failed), "lost_slots": len(slots - with_reward),
-    }  # fmt: skip
+        "tasks": len({task(row) for row in attempts}),
+        "problems": len({problem(row) for row in attempts}),
+        "scored": len(scored),
+        "judged": len(judged),
+        "failed": dict(failed),
+        "lost_slots": len(slots - with_reward),
+    }
     for name, count in counts.items():
         assert line[name] == count, f"{where}: {name} is {line[name]}, not {count}"
 
@@ -143,13 +151,13 @@ def hold_line(line, attempts):
             tasks[task(row)].append(value(row))
         return list(tasks.values())
 
-    hold(
+    check_rate(
         (*where, "success"),
         line["success"],
         by_task(judged, lambda row: int(row["score"]["success"])),
         "trials",
     )
-    hold((*where, "reward"), line["reward"], by_task(scored, lambda row: row["reward"]), "numbers")
+    check_rate((*where, "reward"), line["reward"], by_task(scored, lambda row: row["reward"]), "numbers")
     tallies = collections.defaultdict(list)
     for row in judged:
         tallies[problem(row)].append(int(row["score"]["success"]))
@@ -168,31 +176,32 @@ def hold_line(line, attempts):
         assert entry["problems"] == counted, (
             f"{where}: pass@{k} over {entry['problems']} problems, not {counted}"
         )
-        hold((*where, f"pass@{k}"), entry, list(tasks.values()), "trials" if most <= k else "chances")
+        check_rate((*where, f"pass@{k}"), entry, list(tasks.values()), "trials" if most <= k else "chances")
 
 
 def main():
     directory, report = sys.argv[1:]
     data = os.path.join(directory, "data") if os.path.isdir(os.path.join(directory, "data")) else directory
     with open(report) as file:
-        said = json.load(file)
+        reported = json.load(file)
     lines = collections.defaultdict(list)
     found = list(rows(data))
     for row in found:
         for key in keys(row):
             lines[key].append(row)
-    told = {(line["by"], line["suite"], line["name"]): line for line in said["lines"]}
-    assert set(told) == set(lines), f"lines differ: {set(told) ^ set(lines)}"
-    for key, line in told.items():
-        hold_line(line, lines[key])
+    reported_lines = {(line["by"], line["suite"], line["name"]): line for line in reported["lines"]}
+    assert set(reported_lines) == set(lines), f"lines differ: {set(reported_lines) ^ set(lines)}"
+    for key, line in reported_lines.items():
+        check_line(line, lines[key])
     evaluated = versions(found)
-    assert [line["version"] for line in said["versions"]] == sorted(
+    assert [line["version"] for line in reported["versions"]] == sorted(
         evaluated, key=lambda version: (version is not None, version)
-    ), said
-    for line in said["versions"]:
-        hold_line(line, evaluated[line["version"]])
+    ), reported
+    for line in reported["versions"]:
+        check_line(line, evaluated[line["version"]])
     print(
-        f"{len(told)} lines over {len(lines['all', '', ''])} attempts agree, and {len(evaluated)} evaluations"
+        f"{len(reported_lines)} lines over {len(lines['all', '', ''])} attempts agree, and {len(evaluated)} "
+        "evaluations"
     )
 
 

@@ -1,4 +1,5 @@
-"""The official client against `furrow policy`: what it sends is understood and what comes back fills its own types.
+"""Tests `furrow policy` with the official client: its requests are understood, and the replies fill its own
+types.
 
 usage: openai_client.py BASE_URL TOKEN PICTURE
 """
@@ -6,20 +7,21 @@ usage: openai_client.py BASE_URL TOKEN PICTURE
 import base64
 import json
 import sys
-from typing import Literal, Optional
+from pathlib import Path
+from typing import Literal
 
 import openai
 from pydantic import BaseModel
 
 base_url, token, picture = sys.argv[1:]
 client = openai.OpenAI(base_url=base_url, api_key=token, max_retries=0, timeout=120)
-image = "data:image/png;base64," + base64.b64encode(open(picture, "rb").read()).decode()
+image = "data:image/png;base64," + base64.b64encode(Path(picture).read_bytes()).decode()
 
 
 def refused(kind, code, **changes):
-    asked = {"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, **changes}
+    request = {"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, **changes}
     try:
-        client.chat.completions.create(**asked)
+        client.chat.completions.create(**request)
     except kind as error:
         assert error.code == code, (error.code, error)
         return error
@@ -31,8 +33,8 @@ assert len(models) == 1, models
 model = models[0].id
 assert client.models.retrieve(model).id == model
 
-# Words and a picture.
-shown = [
+# Text and a picture.
+messages_in = [
     {"role": "system", "content": "Be brief."},
     {
         "role": "user",
@@ -43,23 +45,23 @@ shown = [
     },
 ]
 greedy = {"model": model, "temperature": 0, "max_completion_tokens": 16}
-told = client.chat.completions.create(
-    messages=shown, logprobs=True, extra_body={"return_token_ids": True}, **greedy
+completion = client.chat.completions.create(
+    messages=messages_in, logprobs=True, extra_body={"return_token_ids": True}, **greedy
 )
-choice = told.choices[0]
+choice = completion.choices[0]
 assert (
-    told.object == "chat.completion"
+    completion.object == "chat.completion"
     and choice.message.role == "assistant"
     and choice.finish_reason in ("stop", "length")
 )
 ids = choice.model_extra["token_ids"]
-assert len(ids) == told.usage.completion_tokens == len(choice.logprobs.content)
-assert len(told.model_extra["prompt_token_ids"]) == told.usage.prompt_tokens
+assert len(ids) == completion.usage.completion_tokens == len(choice.logprobs.content)
+assert len(completion.model_extra["prompt_token_ids"]) == completion.usage.prompt_tokens
 assert all(entry.logprob <= 0 for entry in choice.logprobs.content)
-assert told.usage.prompt_tokens_details.cached_tokens == 0
+assert completion.usage.prompt_tokens_details.cached_tokens == 0
 
 # The likeliest tokens beside each, in both forms; a greedy one is the likeliest itself.
-ranked = client.chat.completions.create(messages=shown, logprobs=True, top_logprobs=3, **greedy)
+ranked = client.chat.completions.create(messages=messages_in, logprobs=True, top_logprobs=3, **greedy)
 assert ranked.choices[0].message == choice.message
 for entry in ranked.choices[0].logprobs.content:
     listed = [other.logprob for other in entry.top_logprobs]
@@ -69,7 +71,7 @@ for entry in ranked.choices[0].logprobs.content:
         and entry.top_logprobs[0].token == entry.token
     )
 streamed = client.chat.completions.create(
-    messages=shown, logprobs=True, top_logprobs=3, stream=True, **greedy
+    messages=messages_in, logprobs=True, top_logprobs=3, stream=True, **greedy
 )
 entries = [
     entry
@@ -78,10 +80,10 @@ entries = [
 ]
 assert entries == ranked.choices[0].logprobs.content
 
-# The same in parts.
+# The same, streamed.
 parts = list(
     client.chat.completions.create(
-        messages=shown, stream=True, stream_options={"include_usage": True}, **greedy
+        messages=messages_in, stream=True, stream_options={"include_usage": True}, **greedy
     )
 )
 assert (
@@ -90,28 +92,29 @@ assert (
 assert [
     part.choices[0].finish_reason for part in parts if part.choices and part.choices[0].finish_reason
 ] == [choice.finish_reason]
-assert parts[-1].usage == told.usage and not parts[-1].choices
-with client.chat.completions.stream(messages=shown, **greedy) as stream:
+assert parts[-1].usage == completion.usage and not parts[-1].choices
+with client.chat.completions.stream(messages=messages_in, **greedy) as stream:
     assert "".join(event.delta for event in stream if event.type == "content.delta") == choice.message.content
 
 # A session: messages go back as the client's own objects, and only what is new is computed.
-messages = list(shown)
+messages, before = list(messages_in), 0
 for turn in range(10):
-    said = client.chat.completions.create(messages=messages, extra_body={"session_id": "python-1"}, **greedy)
-    usage = said.usage
+    reply = client.chat.completions.create(messages=messages, extra_body={"session_id": "python-1"}, **greedy)
+    usage = reply.usage
     cached = usage.prompt_tokens_details.cached_tokens
     assert cached + usage.prompt_tokens_details.model_extra["prefilled_tokens"] == usage.prompt_tokens, usage
     if turn:
         # All but the end of the last reply, at most its last token and the stop id.
         assert before - 2 < cached + 1 <= before, (turn, cached, before)
-    before = usage.prompt_tokens + usage.completion_tokens + (said.choices[0].finish_reason == "length")
-    messages += [said.choices[0].message, {"role": "user", "content": f"Go on, {turn}."}]
-print(f"turn 10: {usage.prompt_tokens} tokens of prompt, {cached} of them held")
+    before = usage.prompt_tokens + usage.completion_tokens + (reply.choices[0].finish_reason == "length")
+    messages += [reply.choices[0].message, {"role": "user", "content": f"Go on, {turn}."}]
+print(f"turn 10: {usage.prompt_tokens} tokens of prompt, {cached} of them cached")
 
 
-# Structured output by the client's own helper. A random model writes on until its tokens are used up, and that is told.
+# Structured output by the client's own helper. A random model writes until its tokens are used up, and the
+# finish reason says so.
 class Step(BaseModel):
-    note: Optional[bool]
+    note: bool | None
     action: Literal["click", "scroll", "wait"]
     x: int
 
@@ -130,7 +133,7 @@ free = client.chat.completions.create(
 )
 assert isinstance(json.loads(free.choices[0].message.content), dict)
 
-# What is refused has the client's own exceptions.
+# A refusal raises the client's own exceptions.
 refused(openai.NotFoundError, "model_not_found", model="gpt-9")
 refused(openai.BadRequestError, "unsupported_parameter", n=2)
 refused(openai.BadRequestError, None, logprobs=True, top_logprobs=21)
@@ -145,7 +148,7 @@ assert "not fetched" in str(
 )
 try:
     openai.OpenAI(base_url=base_url, api_key="wrong", max_retries=0).models.list()
-    raise AssertionError("another token was taken")
+    raise AssertionError("a wrong token was accepted")
 except openai.AuthenticationError as error:
     assert error.code == "invalid_api_key"
 print("openai", openai.__version__)

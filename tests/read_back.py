@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reads finished runs with other people's readers (pyarrow, pandas, datasets, DuckDB) and holds them against each other.
+"""Reads finished runs with pyarrow, pandas, datasets and DuckDB, and compares their results.
 
 read_back.py SCRIPTED_RUN RANDOM_RUN MODEL_RUN
 """
@@ -13,11 +13,12 @@ import tempfile
 import datasets
 import duckdb
 import pandas
-import pyarrow.dataset
 import PIL.Image
+import pyarrow.dataset
 
 STARTER = {
-    "check", "choose", "click", "drag", "form", "navigate", "read-and-answer", "scroll", "select", "tabs", "two-page", "type",
+    "check", "choose", "click", "drag", "form", "navigate", "read-and-answer", "scroll", "select", "tabs",
+    "two-page", "type",
 }  # fmt: skip
 
 
@@ -43,15 +44,16 @@ def check_steps(run, rows):
         scored = rows[rows["status"] == "scored"]
         assert len(steps) == scored["num_steps"].sum(), "steps and trajectories disagree"
         for row in steps.select(range(0, len(steps), max(1, len(steps) // 40))):
-            seen = row["observation"]
-            image = seen["screenshot"]
+            observation = row["observation"]
+            image = observation["screenshot"]
             if isinstance(image, dict):
                 image = PIL.Image.open(io.BytesIO(image["bytes"]))
-            assert image.size == (seen["width"], seen["height"]), (
+            assert image.size == (observation["width"], observation["height"]), (
                 "a screenshot is not as large as its columns say"
             )
     joined = duckdb.sql(
-        f"SELECT count(*) FROM '{table(run, 'steps')}' s JOIN '{table(run, 'trajectories')}' t USING (trajectory_id) "
+        f"SELECT count(*) FROM '{table(run, 'steps')}' s JOIN '{table(run, 'trajectories')}' t USING "
+        "(trajectory_id) "
         "WHERE s.is_last AND s.reward IS DISTINCT FROM t.reward"
     ).fetchall()[0][0]
     assert joined == 0, "the last step's reward is not the trajectory's"
@@ -59,7 +61,7 @@ def check_steps(run, rows):
 
 def check_model(run, rows):
     """Every reply of a constrained model parses, and every step has its tokens."""
-    assert len(rows) >= 40, f"{run}: {len(rows)} trajectories, at least 40 were promised"
+    assert len(rows) >= 40, f"{run}: {len(rows)} trajectories, at least 40 are expected"
     steps = duckdb.sql(
         f"SELECT count(*), count(*) FILTER (action.valid), count(response_token_ids), count(logprobs), "
         f"count(*) FILTER (len(response_token_ids) = len(logprobs)) FROM '{table(run, 'steps')}'"
@@ -79,7 +81,7 @@ def main():
             f"{run}: groups without four scored trajectories: {sizes[sizes != 4].to_dict()}"
         )
     total = sum(len(found) for found in rows.values())
-    assert total >= 60, f"{total} trajectories, at least 60 were promised"
+    assert total >= 60, f"{total} trajectories, at least 60 are expected"
 
     best = rows[scripted].groupby(["suite", "task_id"])["reward"].min()
     solved = {
@@ -90,15 +92,19 @@ def main():
     assert len(solved.get("miniwob", ())) >= 10, (
         f"scripted solved only {len(solved.get('miniwob', ()))} MiniWoB++ pages"
     )
-    # Its options are chosen by clicks on a native list that only the picture shows open.
+    # Its options are chosen by clicks on a native list whose open state is only in the screenshot.
     assert "choose-list" in solved.get("miniwob", ()), "scripted did not solve choose-list"
     random_rate = (rows[baseline]["reward"] >= 1.0).mean()
-    assert random_rate < 0.5, f"the random baseline solves {random_rate:.0%}: the tasks are no test"
+    assert random_rate < 0.5, (
+        f"the random baseline solves {random_rate:.0%}: the tasks are too easy to test a policy"
+    )
     check_model(model, rows[model])
     model_rate = (rows[model]["reward"] >= 1.0).mean()
     print(
-        f"read back {total} trajectories with pyarrow, pandas, datasets and DuckDB: scripted solves {len(solved['starter'])} starter tasks "
-        f"and {len(solved['miniwob'])} MiniWoB++ pages every time, random {random_rate:.0%} of its trajectories, a tiny random model {model_rate:.0%}"
+        f"read back {total} trajectories with pyarrow, pandas, datasets and DuckDB: scripted solves "
+        f"{len(solved['starter'])} starter tasks "
+        f"and {len(solved['miniwob'])} MiniWoB++ pages every time, random {random_rate:.0%} of its "
+        f"trajectories, a tiny random model {model_rate:.0%}"
     )
 
 

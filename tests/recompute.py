@@ -1,19 +1,24 @@
 #!/usr/bin/env python3
-"""Recomputes what a policy said it sampled, from a data set and a checkpoint alone: numpy in float64, no code of Furrow.
+"""Recomputes recorded log-probabilities from a data set and a checkpoint alone: numpy in float64, no code of
+Furrow.
 
-    recompute.py RUN_DIR CHECKPOINT_DIR [--rows N] [--limit N] [--origins resident,forked,...] [--tolerance 1e-3] [--json]
+    recompute.py RUN_DIR CHECKPOINT_DIR [--rows N] [--limit N] [--origins resident,forked,...] [--tolerance
+    1e-3] [--json]
 
-For every trajectory with tokens it decodes the recorded screenshots, cuts them into tiles, runs the vision encoder and the language model over
-the tokens of the rows (one walk a trajectory: the kept state goes on, a copy of it reads each prompt), and compares
+For every trajectory with tokens it decodes the recorded screenshots, cuts them into tiles, runs the vision
+encoder and the language model over the tokens of the rows (one walk per trajectory: the kept state continues,
+a copy of it reads each prompt), and compares
 
   * `logprobs`          with log-softmax(logits / T) over the whole vocabulary, T = 1 for a greedy policy;
-  * `sampled_logprobs`  with the same over the ids in `kept_token_ids`, where they are listed, or over all where nothing was cut;
-  * `entropy`           with that of the distribution drawn from, where it is known.
+  * `sampled_logprobs`  with the same over the ids in `kept_token_ids`, where they are listed, or over all
+                        where nothing was cut;
+  * `entropy`           with that of the distribution sampled from, where it is known.
 
-Steps whose state was written by more than one version of the weights cannot be recomputed from one checkpoint and are counted apart. So are
-the gaps of JPEG pictures, whose pixels differ a little from decoder to decoder, and of bfloat16 checkpoints: they are told, not judged.
-Exits 1 when a float32 gap is above the tolerance, when fewer rows were compared than --rows asks for, or an origin of --origins never occurs.
-The formulas are those of the published architecture (Nemotron-H, RADIO); each function names its own.
+Steps whose state was written by more than one version of the weights cannot be recomputed from one checkpoint
+and are counted apart. So are the gaps of JPEG pictures, whose pixels differ a little from decoder to decoder,
+and of bfloat16 checkpoints: they are reported, and have no limit. Exits 1 when a float32 gap is above the
+tolerance, when fewer rows were compared than --rows asks for, or an origin of --origins never occurs. The
+formulas are those of the published architecture (Nemotron-H, RADIO); each function names its own.
 """
 
 import argparse
@@ -31,11 +36,11 @@ import numpy as np
 import pyarrow.parquet as pq
 from PIL import Image
 
-# -- the checkpoint ----------------------------------------------------------------------------------------------------------
+# -- the checkpoint ------------------------------------------------------------------------------------------
 
 
 def read_config(folder):
-    """config.json; a bare Infinity, which older files hold, is what Python's reader takes anyway."""
+    """config.json; Python's reader also takes a bare Infinity, which older files hold."""
     with open(os.path.join(folder, "config.json"), encoding="utf8") as file:
         config = json.load(file)
     text = config.get("llm_config") or config.get("text_config") or config
@@ -43,7 +48,8 @@ def read_config(folder):
 
 
 def read_tensors(folder):
-    """All tensors as float64 under their names without the `language_model.` prefix, and whether any was bfloat16."""
+    """All tensors as float64 under their names without the `language_model.` prefix, and whether any was
+    bfloat16."""
     index = os.path.join(folder, "model.safetensors.index.json")
     if os.path.exists(index):
         with open(index, encoding="utf8") as file:
@@ -74,7 +80,7 @@ def read_tensors(folder):
 def layer_kinds(text):
     if "hybrid_override_pattern" in text:
         return list(text["hybrid_override_pattern"])
-    words = {
+    letters = {
         "mamba": "M",
         "linear_attention": "M",
         "attention": "*",
@@ -82,10 +88,10 @@ def layer_kinds(text):
         "mlp": "-",
         "moe": "E",
     }
-    return [words[word] for word in text["layers_block_type"]]
+    return [letters[name] for name in text["layers_block_type"]]
 
 
-# -- arithmetic --------------------------------------------------------------------------------------------------------------
+# -- arithmetic ----------------------------------------------------------------------------------------------
 
 
 def sigmoid(v):
@@ -119,18 +125,18 @@ def log_softmax(v):
 erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
-# -- the language model ------------------------------------------------------------------------------------------------------
+# -- the language model --------------------------------------------------------------------------------------
 
 
 class State:
-    """What a sequence leaves behind: convolution inputs, SSM state, keys and values, by layer."""
+    """State of a sequence: convolution inputs, SSM state, keys and values, by layer."""
 
     def __init__(self):
         self.conv, self.ssm, self.keys, self.values = {}, {}, {}, {}
 
     def copy(self):
         other = State()
-        for mine, theirs in zip(vars(self).values(), vars(other).values()):
+        for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True):
             theirs.update(mine)  # every update makes new arrays, so the old ones can be shared
         return other
 
@@ -158,7 +164,8 @@ class Language:
         return rms(h, self.w[self.body + "norm_f.weight"], self.epsilon) @ self.w["lm_head.weight"].T
 
     def mamba(self, state, i, p, u):
-        """Mamba-2: S <- exp(dt A) S + dt x B^T, y = S C + D x, then the gated group norm: gate first, norm after."""
+        """Mamba-2: S <- exp(dt A) S + dt x B^T, y = S C + D x, then the gated group norm: gate first, norm
+        after."""
         c, w = self.c, self.w
         heads, size, groups, n = c["mamba_num_heads"], c["mamba_head_dim"], c["n_groups"], c["ssm_state_size"]
         taps, inner, count = c["conv_kernel"], heads * size, len(u)
@@ -228,18 +235,19 @@ class Language:
             share = scores[chosen]
             if c.get("norm_topk_prob", True):
                 share = share / (share.sum() + 1e-20)
-            for expert, weight in zip(chosen, share * c.get("routed_scaling_factor", 1.0)):
+            for expert, weight in zip(chosen, share * c.get("routed_scaling_factor", 1.0), strict=True):
                 out[t] += weight * self.mlp(state, i, f"{p}experts.{expert}.", low[t : t + 1])[0]
         if c.get("moe_latent_size"):
             out = out @ w[p + "fc2_latent_proj.weight"].T
         return out + self.mlp(state, i, p + "shared_experts.", u)
 
 
-# -- the vision encoder ------------------------------------------------------------------------------------------------------
+# -- the vision encoder --------------------------------------------------------------------------------------
 
 
 def choose_grid(width, height, tile, tiles_max):
-    """The grid whose shape is nearest to the image's; on a tie the later one if the image is large enough for it."""
+    """The grid whose shape is nearest to the image's; on a tie the later one if the image is large enough for
+    it."""
     best, grid = math.inf, (1, 1)
     for count in range(1, tiles_max + 1):
         for cols in range(1, count + 1):
@@ -258,8 +266,8 @@ def bicubic_axis(pixels, size):
     if before == size:
         return pixels
     scale = before / size
-    stretch = max(scale, 1.0)
-    support = 2 * stretch
+    filter_scale = max(scale, 1.0)
+    support = 2 * filter_scale
     out = np.empty((pixels.shape[0], size, 3), np.uint8)
     for o in range(size):
         centre = (o + 0.5) * scale
@@ -267,7 +275,7 @@ def bicubic_axis(pixels, size):
         high = min(int(centre + support + 0.5), before)
         weights = []
         for k in range(high - low):
-            t = abs((k + low - centre + 0.5) * (1 / stretch))
+            t = abs((k + low - centre + 0.5) * (1 / filter_scale))
             a = -0.5
             if t < 1:
                 weights.append(((a + 2) * t - (a + 3)) * t * t + 1)
@@ -304,7 +312,8 @@ class Vision:
         self.heads = self.v.get("num_attention_heads", 16)
 
     def rows(self, pixels):
-        """[rows, H] of an image of 8-bit pixels [h, w, 3], tiles in reading order, thumbnail last; and the grid."""
+        """[rows, H] of an image of 8-bit pixels [h, w, 3], tiles in reading order, thumbnail last; and the
+        grid."""
         height, width = pixels.shape[:2]
         cols, lines = choose_grid(width, height, self.tile, self.tiles_max)
         canvas = resize(pixels, cols * self.tile, lines * self.tile)
@@ -377,14 +386,15 @@ class Vision:
         return np.maximum(n @ self.w["mlp1.1.weight"].T, 0) ** 2 @ self.w["mlp1.3.weight"].T
 
 
-# -- the data set ------------------------------------------------------------------------------------------------------------
+# -- the data set --------------------------------------------------------------------------------------------
 
 
 def rows_by_trajectory(run_dir):
     wanted = [
-        "trajectory_id", "step", "observation", "prompt_token_ids", "image_spans", "response_token_ids", "response_mask", "forced",
-        "commit_token_ids", "prefix_len", "prompt_hash", "logprobs", "sampled_logprobs", "kept_count", "kept_token_ids", "kept_offsets",
-        "entropy", "policy_versions", "state_version_min", "sampling", "engine",
+        "trajectory_id", "step", "observation", "prompt_token_ids", "image_spans", "response_token_ids",
+        "response_mask", "forced", "commit_token_ids", "prefix_len", "prompt_hash", "logprobs",
+        "sampled_logprobs", "kept_count", "kept_token_ids", "kept_offsets", "entropy", "policy_versions",
+        "state_version_min", "sampling", "engine",
     ]  # fmt: skip
     found = collections.defaultdict(list)
     for path in sorted(glob.glob(os.path.join(run_dir, "data", "steps", "*.parquet"))):
@@ -448,7 +458,7 @@ class Recomputation:
         return None
 
     def rows(self, row, ids, offset, spans, shots):
-        """Embeddings of the ids, image rows in the placeholders' stead."""
+        """Embeddings of the ids, with image rows instead of placeholders."""
         h = self.language.embed(ids, self.placeholder)
         for span in spans:
             start = span["token_start"] - offset
@@ -470,13 +480,13 @@ class Recomputation:
         if key not in self.features:
             image = Image.open(io.BytesIO(blob))
             if image.mode in ("RGBA", "LA", "PA"):
-                ground = Image.new("RGBA", image.size, (255, 255, 255, 255))
-                image = Image.alpha_composite(ground, image.convert("RGBA"))
+                white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+                image = Image.alpha_composite(white, image.convert("RGBA"))
             self.features[key] = self.vision.rows(np.asarray(image.convert("RGB")))
         return self.features[key]
 
     def compare(self, row, logits):
-        """Row t of the logits is what response token t was drawn from."""
+        """Compares a row; row t of the logits is the distribution that response token t was sampled from."""
         versions = set(row["policy_versions"]) | {row["state_version_min"]}
         self.counts["steps"] += 1
         self.counts[f"origin {row['engine']['state_origin']}"] += 1
@@ -495,11 +505,11 @@ class Recomputation:
                 self.gaps[kind, "logprobs"].append(abs(whole[token] - row["logprobs"][t]))
             if not row["response_mask"][t]:
                 continue
-            drawn = self.drawn_from(row, t, whole, offsets)
-            if drawn is None:
+            distribution = self.sampling_distribution(row, t, whole, offsets)
+            if distribution is None:
                 self.counts["draws whose ids are not listed"] += 1
                 continue
-            ids, share = drawn
+            ids, share = distribution
             at = token if ids is None else ids.index(token)
             self.gaps[kind, "sampled_logprobs"].append(abs(share[at] - row["sampled_logprobs"][t]))
             if row["entropy"] and row["entropy"][t] is not None:
@@ -507,8 +517,8 @@ class Recomputation:
                 self.gaps[kind, "entropy"].append(abs(entropy - row["entropy"][t]))
         self.counts["rows compared"] += 1
 
-    def drawn_from(self, row, t, whole, offsets):
-        """Ids and log-probabilities of the distribution drawn from; None where the ids are not listed."""
+    def sampling_distribution(self, row, t, whole, offsets):
+        """Ids and log-probabilities of the distribution sampled from; None where the ids are not listed."""
         count = row["kept_count"][t] if row["kept_count"] else None
         if count is None:
             return None, whole
@@ -525,11 +535,17 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("run_dir")
     parser.add_argument("checkpoint")
-    parser.add_argument("--rows", type=int, default=1, help="fewest rows that must be compared")
+    parser.add_argument(
+        "--rows", type=int, default=1, help="fail when fewer rows are compared (default: %(default)s)"
+    )
     parser.add_argument("--limit", type=int, help="stop after this many rows")
-    parser.add_argument("--origins", default="", help="state origins that must occur, separated by commas")
-    parser.add_argument("--tolerance", type=float, default=1e-3)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument(
+        "--origins", default="", help="state origins that must occur, separated by commas (default: none)"
+    )
+    parser.add_argument(
+        "--tolerance", type=float, default=1e-3, help="largest float32 gap, in nats (default: %(default)s)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     args = parser.parse_args()
 
     work = Recomputation(args.checkpoint)
@@ -552,7 +568,7 @@ def main():
             work.problems.append(f"{name}: the largest gap is {gap['max']:.2e}, more than {args.tolerance:g}")
     if work.counts["rows compared"] < args.rows:
         work.problems.append(
-            f"{work.counts['rows compared']} rows were compared, at least {args.rows} are asked for"
+            f"{work.counts['rows compared']} rows were compared, --rows wants at least {args.rows}"
         )
     for origin in filter(None, args.origins.split(",")):
         if not work.counts[f"origin {origin}"]:
@@ -565,7 +581,8 @@ def main():
             print(f"{name}: {count}")
         for name, gap in gaps.items():
             print(
-                f"{name}: {gap['compared']} compared, gap p50 {gap['p50']:.1e}, p99 {gap['p99']:.1e}, max {gap['max']:.1e}"
+                f"{name}: {gap['compared']} compared, gap p50 {gap['p50']:.1e}, p99 {gap['p99']:.1e}, max "
+                f"{gap['max']:.1e}"
             )
         for problem in work.problems[:50]:
             print(problem)

@@ -164,8 +164,12 @@ fn a_hundred_sessions_are_watched_drained_and_accounted_for() {
         files.push(path);
     }
     let python = std::env::var("FURROW_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
-    let told =
-        Command::new(python).arg("tests/figures.py").arg(here.join("run")).args(&files).output().unwrap();
+    let told = Command::new(python)
+        .arg("tests/dashboard_metrics.py")
+        .arg(here.join("run"))
+        .args(&files)
+        .output()
+        .unwrap();
     println!("{}{}", String::from_utf8_lossy(&told.stdout), String::from_utf8_lossy(&told.stderr));
     assert!(told.status.success());
     check_hours(&view.get("/api/job"), &view.get("/api/overview"));
@@ -199,7 +203,7 @@ fn check_reports(folder: &Path) {
         let python = std::env::var("FURROW_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
         let mut script = Command::new(python);
         script
-            .arg("tests/figures.py")
+            .arg("tests/dashboard_metrics.py")
             .arg("--report")
             .arg(folder.join(page))
             .args(runs.iter().map(|run| folder.join(run)));

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Writes a random checkpoint of transformers_cpu.py as the file that llama.cpp reads, by llama.cpp's own converter.
+"""Writes a random checkpoint of transformers_cpu.py as the file that llama.cpp reads, by llama.cpp's own
+converter.
 
     llama_gguf.py SOURCE CHECKPOINT f32|bf16 FILE.gguf      SOURCE is the tree that llama_cpp.sh unpacks
 
-The converter wants three things that such a checkpoint lacks: the layers as the published string (transformers 5 saves a list whose names the
-converter does not all know), no experts' keys in a model that has none, and a tokenizer. Needs torch and transformers.
+The converter wants three things that such a checkpoint lacks: the layers as the published string
+(transformers 5 saves a list whose names the converter does not all know), no experts' keys in a model that
+has none, and a tokenizer. Needs torch and transformers.
 """
 
 import json

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""The same model in transformers on the CPU: the peer of `furrow bench model`, which starts it and tells it what to do next.
+"""The same model in transformers on the CPU: the peer of `furrow bench model`, which starts it and tells it
+what to do next.
 
-    transformers_cpu.py save DIR [97m|38m]           write a random checkpoint that both read: DIR/float32, DIR/bfloat16 [97m]
-    transformers_cpu.py serve DIR DTYPE THREADS      load it; then each line of the input is a task, each line of the output its seconds
+    transformers_cpu.py save DIR [97m|38m]           write a random checkpoint that both read: DIR/float32 and
+                                                     DIR/bfloat16 (default: 97m)
+    transformers_cpu.py serve DIR DTYPE THREADS      load it; then each line of the input is a task, each line
+                                                     of the output its seconds
 
-Tasks: `decode BATCH PROMPT STEPS` (greedy, all sequences in one call a step; a short prompt before and two steps to warm up are not
-counted) and `prefill TOKENS` (one sequence, last logits only). Needs torch and transformers. Its dt floor is taken out, as in the published
-model: limits are (0, inf).
+Tasks: `decode BATCH PROMPT STEPS` (greedy, all sequences in one call a step; a short prompt before and two
+steps to warm up are not counted) and `prefill TOKENS` (one sequence, last logits only). Needs torch and
+transformers. Its dt floor is taken out, as in the published model: limits are (0, inf).
 """
 
 import json
@@ -19,37 +22,37 @@ import torch
 from transformers import NemotronHConfig, NemotronHForCausalLM
 
 # Mixers in the published order, scaled down: inner width twice the hidden size, state 128, 8 groups.
-COMMON = dict(
-    head_dim=64,
-    mamba_head_dim=64,
-    ssm_state_size=128,
-    n_groups=8,
-    conv_kernel=4,
-    chunk_size=128,
-    mlp_hidden_act="relu2",
-    time_step_limit=(0.0, float("inf")),
-    max_position_embeddings=8192,
-)
+COMMON = {
+    "head_dim": 64,
+    "mamba_head_dim": 64,
+    "ssm_state_size": 128,
+    "n_groups": 8,
+    "conv_kernel": 4,
+    "chunk_size": 128,
+    "mlp_hidden_act": "relu2",
+    "time_step_limit": (0.0, float("inf")),
+    "max_position_embeddings": 8192,
+}
 SHAPES = {
-    "97m": dict(
-        hybrid_override_pattern="M-M-M*-M-M-M*-M-",
-        hidden_size=768,
-        intermediate_size=3072,
-        vocab_size=16384,
-        num_attention_heads=12,
-        num_key_value_heads=4,
-        mamba_num_heads=24,
-    ),
+    "97m": {
+        "hybrid_override_pattern": "M-M-M*-M-M-M*-M-",
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "vocab_size": 16384,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 4,
+        "mamba_num_heads": 24,
+    },
     # 38,428,448 parameters: the one of `furrow bench llama`.
-    "38m": dict(
-        hybrid_override_pattern="M-M-M*-M-M-M*-",
-        hidden_size=512,
-        intermediate_size=2048,
-        vocab_size=8192,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-        mamba_num_heads=16,
-    ),
+    "38m": {
+        "hybrid_override_pattern": "M-M-M*-M-M-M*-",
+        "hidden_size": 512,
+        "intermediate_size": 2048,
+        "vocab_size": 8192,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "mamba_num_heads": 16,
+    },
 }
 
 

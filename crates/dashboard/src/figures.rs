@@ -1,5 +1,5 @@
 //! What every figure of the pages means: which sum is divided by which. `docs/DASHBOARD.md` tells the same with examples, and
-//! `tests/figures.py` computes it a second time from the files.
+//! `tests/dashboard_metrics.py` computes it a second time from the files.
 //!
 //! Two sources: the data set ([`Tally`]: what is published, to the microsecond) and the hours of the run ([`Totals`]:
 //! `metrics.jsonl`). Only the hours know of idle time. No figure divides one by the other but the cost, whose judges only the data set

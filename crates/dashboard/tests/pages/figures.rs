@@ -14,7 +14,7 @@ async fn figures_agree_with_those_of_a_script() {
         files.push(path);
     }
     let python = std::env::var("FURROW_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/figures.py");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/dashboard_metrics.py");
     let told = Command::new(python).arg(script).arg(ground.dir.path()).args(&files).output().unwrap();
     println!("{}{}", String::from_utf8_lossy(&told.stdout), String::from_utf8_lossy(&told.stderr));
     assert!(told.status.success());

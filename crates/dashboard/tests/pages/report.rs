@@ -36,7 +36,7 @@ fn figures(dir: &Path, name: &str) -> RunFigures {
 
 fn hold(report: &Path, runs: &[&Path]) {
     let python = std::env::var("FURROW_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/figures.py");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/dashboard_metrics.py");
     let told = Command::new(python).arg(script).arg("--report").arg(report).args(runs).output().unwrap();
     let said = [told.stdout, told.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     assert!(told.status.success(), "{}", said.concat());
