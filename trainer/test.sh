@@ -23,7 +23,7 @@ if ! "$python" -c 'import numpy, pyarrow, pytest' 2>/dev/null; then
 fi
 cd trainer
 if [ "${1:-}" = --reader ]; then
-  exec "../$python" -m pytest tests/test_reader.py
+  exec "../$python" -m pytest tests/quick/test_reader.py
 fi
 
 # Another virtual environment of this repository may have PyTorch already: one on a machine is enough.

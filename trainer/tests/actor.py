@@ -1,7 +1,9 @@
-"""A policy in PyTorch that acts in a game of one choice, and writes what Furrow's policy worker would: tokens, log-probs, kept ids, versions.
+"""A policy in PyTorch that acts in a game of one choice, and writes the columns of Furrow's policy worker:
+tokens, log-probs, kept ids, versions.
 
-Each prompt names one of a few symbols beside a screenshot; the reply's first token is drawn among eight ids, and right is the one that the
-symbol stands for. The second token is drawn from the whole vocabulary, the third is forced, the stop id is appended.
+Each prompt names one of a few symbols beside a screenshot; the reply's first token is sampled from eight ids,
+of which each symbol has its right one. The second token is sampled from the whole vocabulary, the third is
+forced, the stop id is appended.
 """
 
 from __future__ import annotations
@@ -23,12 +25,12 @@ from furrow_trainer.model.policy import Policy
 SYMBOLS = 3
 ANSWERS = list(range(40, 48))
 FORCED, STOP, OPEN, CLOSE = 60, 12, 61, 62
-# The oracle's random logits have an RMS of 4: without it nothing is ever tried.
+# The oracle's random logits have an RMS of 4: at temperature 1 the policy would not explore.
 TEMPERATURE = 4.0
 
 
 class Actor:
-    """Draws with a checkpoint's weights under a version."""
+    """Samples with a checkpoint's weights under a version."""
 
     def __init__(self, folder: Path, version: int, seed: int, context: str = "last_image") -> None:
         self.version, self.context = version, context
@@ -36,7 +38,7 @@ class Actor:
         self.reload(folder, version)
 
     def reload(self, folder: Path, version: int) -> None:
-        """Newer weights."""
+        """Loads newer weights."""
         self.policy: Policy = load(folder).policy
         self.version = version
         assert self.policy.config.vision is not None
@@ -45,7 +47,8 @@ class Actor:
     def attempt(
         self, farm: Farm, group: str, sample: int, symbol: int, steps: int = 1
     ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """A trajectory of the farm with this actor's tokens; its reward is the share of right first tokens."""
+        """A trajectory of the farm with this actor's tokens; its reward is the share of right first
+        tokens."""
         whole, rows = farm.trajectory(group, sample, 0.0, steps)
         kept: list[int] = []
         kept_spans: list[dict[str, Any]] = []
@@ -59,9 +62,14 @@ class Actor:
             before = [1, 10, *range(200, 220), 30 + symbol, OPEN] if index == 0 else [11, 30 + symbol, OPEN]
             prompt = [*before, *[self.vision.image_token] * count, CLOSE, 11]
             span = {
-                "step": index, "token_start": len(kept) + len(before), "token_len": count, "tiles_x": grid[0], "tiles_y": grid[1],
-                "blob_sha256": hashlib.sha256(blob).digest(), "rgb_sha256": pixels.rgb_sha256(decoded),
-            }  # fmt: skip
+                "step": index,
+                "token_start": len(kept) + len(before),
+                "token_len": count,
+                "tiles_x": grid[0],
+                "tiles_y": grid[1],
+                "blob_sha256": hashlib.sha256(blob).digest(),
+                "rgb_sha256": pixels.rgb_sha256(decoded),
+            }
             spans = [*(kept_spans if self.context == "append" else []), span]
             response, columns = self.reply(
                 [*kept, *prompt], [rows[one["step"]]["observation"]["screenshot"]["bytes"] for one in spans]
@@ -69,11 +77,20 @@ class Actor:
             right += response[0] == ANSWERS[symbol]
             of_prompt = [ImageSpan(**one) for one in spans]
             row["sampling"]["temperature"] = TEMPERATURE
-            row |= columns | {
-                "prompt_token_ids": prompt, "image_spans": spans, "prefix_len": len(kept), "policy_version": self.version,
-                "prefix_hash": token_hash(np.array(kept, np.int32), [ImageSpan(**one) for one in kept_spans]),
-                "prompt_hash": token_hash(np.array([*kept, *prompt], np.int32), of_prompt), "state_version_min": self.version,
-            }  # fmt: skip
+            row.update(
+                columns
+                | {
+                    "prompt_token_ids": prompt,
+                    "image_spans": spans,
+                    "prefix_len": len(kept),
+                    "policy_version": self.version,
+                    "prefix_hash": token_hash(
+                        np.array(kept, np.int32), [ImageSpan(**one) for one in kept_spans]
+                    ),
+                    "prompt_hash": token_hash(np.array([*kept, *prompt], np.int32), of_prompt),
+                    "state_version_min": self.version,
+                }
+            )
             if self.context == "append":
                 row["commit_token_ids"] = None
                 kept, kept_spans = [*kept, *prompt, *response], spans
@@ -96,7 +113,7 @@ class Actor:
 
     @torch.no_grad()
     def reply(self, prompt: list[int], blobs: list[bytes]) -> tuple[list[int], dict[str, Any]]:
-        """Four ids and the columns that tell of them."""
+        """Four ids and their columns."""
         ids = list(prompt)
         tiles = [
             torch.from_numpy(
@@ -109,8 +126,8 @@ class Actor:
         sampled: list[float | None] = []
         entropy: list[float | None] = []
         for allowed in (ANSWERS, None):
-            places = (torch.tensor(prompt) == self.vision.image_token).nonzero().squeeze(-1)
-            whole = self.policy.logits(self.policy(torch.tensor([ids]), rows, None, places))[0, -1]
+            positions = (torch.tensor(prompt) == self.vision.image_token).nonzero().squeeze(-1)
+            whole = self.policy.logits(self.policy(torch.tensor([ids]), rows, None, positions))[0, -1]
             whole = (whole / TEMPERATURE).log_softmax(-1)
             share = whole if allowed is None else whole[allowed].log_softmax(-1)
             weights = share.double().exp().numpy()
@@ -121,11 +138,18 @@ class Actor:
             entropy.append(float(-(share.exp() * share).sum()))
         ids += [FORCED, STOP]
         return ids[len(prompt) :], {
-            "response_token_ids": ids[len(prompt) :], "response_mask": [True, True, False, False], "forced": [False, False, True, False],
-            "finish_reason": "stop", "logprobs": [*logprobs, None, None], "sampled_logprobs": [*sampled, 0.0, None],
-            "kept_count": [len(ANSWERS), None, 1, None], "kept_token_ids": [*ANSWERS, FORCED], "kept_offsets": [0, 8, 8, 9, 9],
-            "entropy": [*entropy, None, None], "policy_versions": [self.version] * 4,
-        }  # fmt: skip
+            "response_token_ids": ids[len(prompt) :],
+            "response_mask": [True, True, False, False],
+            "forced": [False, False, True, False],
+            "finish_reason": "stop",
+            "logprobs": [*logprobs, None, None],
+            "sampled_logprobs": [*sampled, 0.0, None],
+            "kept_count": [len(ANSWERS), None, 1, None],
+            "kept_token_ids": [*ANSWERS, FORCED],
+            "kept_offsets": [0, 8, 8, 9, 9],
+            "entropy": [*entropy, None, None],
+            "policy_versions": [self.version] * 4,
+        }
 
 
 def play(farm: Farm, actor: Actor, first: int, groups: int, size: int, steps: int = 1) -> float:

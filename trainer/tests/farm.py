@@ -1,4 +1,5 @@
-"""A stand-in for a farm: writes a run directory as Furrow does, with rows that tests choose. The schema is Furrow's own list of columns."""
+"""A stand-in for a farm: writes a run directory as Furrow does, with rows that tests choose. The schema is
+Furrow's own list of columns."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import hashlib
 import io
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -15,14 +17,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from places import REPOSITORY
+from paths import REPOSITORY
 
 _LINE = re.compile(r"(?P<path>[a-z_0-9.]+): (?P<type>.+?)(?P<null> or null)?")
 _TYPES = {
-    "Utf8": pa.string(), "Boolean": pa.bool_(), "Int16": pa.int16(), "Int32": pa.int32(), "Int64": pa.int64(), "UInt64": pa.uint64(),
-    "Float32": pa.float32(), "Float64": pa.float64(), "Binary": pa.binary(), "FixedSizeBinary(16)": pa.binary(16),
-    "FixedSizeBinary(32)": pa.binary(32), 'Timestamp(µs, "UTC")': pa.timestamp("us", tz="UTC"),
-}  # fmt: skip
+    "Utf8": pa.string(),
+    "Boolean": pa.bool_(),
+    "Int16": pa.int16(),
+    "Int32": pa.int32(),
+    "Int64": pa.int64(),
+    "UInt64": pa.uint64(),
+    "Float32": pa.float32(),
+    "Float64": pa.float64(),
+    "Binary": pa.binary(),
+    "FixedSizeBinary(16)": pa.binary(16),
+    "FixedSizeBinary(32)": pa.binary(32),
+    'Timestamp(µs, "UTC")': pa.timestamp("us", tz="UTC"),
+}
 
 
 @cache
@@ -35,13 +46,13 @@ def schema(table: str) -> pa.Schema:
     nodes = {match["path"]: match for match in found}
 
     def build(path: str) -> pa.DataType:
-        word = nodes[path]["type"]
+        kind = nodes[path]["type"]
         children = [name for name in nodes if name.rpartition(".")[0] == path]
-        if word == "struct":
+        if kind == "struct":
             return pa.struct([one(name) for name in children])
-        if word == "list":
+        if kind == "list":
             return pa.list_(one(children[0]))
-        return _TYPES[word]
+        return _TYPES[kind]
 
     def one(path: str) -> pa.Field:
         return pa.field(path.rpartition(".")[2], build(path), nullable=nodes[path]["null"] is not None)
@@ -49,12 +60,12 @@ def schema(table: str) -> pa.Schema:
     return pa.schema([one(path) for path in nodes if "." not in path])
 
 
-def blank(dtype: pa.DataType, nullable: bool) -> Any:
-    """A value that fits a column: null where it may be, else the emptiest."""
+def empty_value(dtype: pa.DataType, nullable: bool) -> Any:
+    """An empty value of a column's type: null where it is nullable."""
     if nullable:
         return None
     if pa.types.is_struct(dtype):
-        return {member.name: blank(member.type, member.nullable) for member in dtype}
+        return {member.name: empty_value(member.type, member.nullable) for member in dtype}
     if pa.types.is_list(dtype):
         return []
     if pa.types.is_fixed_size_binary(dtype):
@@ -63,8 +74,8 @@ def blank(dtype: pa.DataType, nullable: bool) -> Any:
 
 
 def row(table: str, **values: Any) -> dict[str, Any]:
-    """A row with everything that is not named left blank."""
-    filled = {member.name: blank(member.type, member.nullable) for member in schema(table)}
+    """A row with an empty value in every column that is not named."""
+    filled = {member.name: empty_value(member.type, member.nullable) for member in schema(table)}
     assert set(values) <= set(filled), set(values) - set(filled)
     return filled | values
 
@@ -89,7 +100,7 @@ class Farm:
     """Writes trajectories, groups and commits."""
 
     folder: Path
-    run_id: str = "twin"
+    run_id: str = "run"
     version: int = 0
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
     shards: int = 0
@@ -101,14 +112,20 @@ class Farm:
     def trajectory(
         self, group: str, sample: int = 0, reward: float | None = 1.0, steps: int = 1, **values: Any
     ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """A trajectory and its steps; `status` and the like by name, what concerns the steps under `step`."""
+        """A trajectory and its steps; `status` and the like by name, columns of the steps under `step`."""
         of_steps = values.pop("step", {})
         name = f"{group}-s{sample}-a{values.get('attempt', 0)}"
         status = values.get("status", "scored")
         common = {
-            "run_id": self.run_id, "trajectory_id": name, "group_id": group, "sample_index": sample, "task_id": values.get("task_id", "click"),
-            "suite": "starter", "split": values.get("split", "train"), "policy_kind": values.get("policy_kind", "model"),
-        }  # fmt: skip
+            "run_id": self.run_id,
+            "trajectory_id": name,
+            "group_id": group,
+            "sample_index": sample,
+            "task_id": values.get("task_id", "click"),
+            "suite": "starter",
+            "split": values.get("split", "train"),
+            "policy_kind": values.get("policy_kind", "model"),
+        }
         whole = row(
             "trajectories",
             **{
@@ -147,17 +164,28 @@ class Farm:
     def group(self, group: str, rewards: list[float], **values: Any) -> dict[str, Any]:
         """A group's row."""
         spread = float(np.std(rewards)) if rewards else None
-        return row("groups", **{
-            "run_id": self.run_id, "group_id": group, "task_id": "click", "suite": "starter", "split": "train", "planned": len(rewards),
-            "valid": len(rewards), "mean": float(np.mean(rewards)) if rewards else None, "std": spread,
-            "zero_variance": None if spread is None else spread == 0, **values,
-        })  # fmt: skip
+        return row(
+            "groups",
+            **{
+                "run_id": self.run_id,
+                "group_id": group,
+                "task_id": "click",
+                "suite": "starter",
+                "split": "train",
+                "planned": len(rewards),
+                "valid": len(rewards),
+                "mean": float(np.mean(rewards)) if rewards else None,
+                "std": spread,
+                "zero_variance": None if spread is None else spread == 0,
+                **values,
+            },
+        )
 
     def commit(
         self,
-        trajectories: list[tuple[dict[str, Any], list[dict[str, Any]]]] = (),
-        groups: list[dict[str, Any]] = (),
-    ) -> int:  # type: ignore[assignment]
+        trajectories: Sequence[tuple[dict[str, Any], list[dict[str, Any]]]] = (),
+        groups: Sequence[dict[str, Any]] = (),
+    ) -> int:
         """Appends a shard."""
         tables = {
             "trajectories": [whole for whole, _ in trajectories],
@@ -178,7 +206,7 @@ class Farm:
         return self._commit("append", files, [])
 
     def merge(self, table: str, paths: list[str] | None = None, keep_parts: bool = True) -> int:
-        """Puts one file in the place of all (or some) of a table's; its parts are set aside, or removed."""
+        """Replaces all (or some) of a table's files by one; its parts move to `replaced/`, or are removed."""
         parts = paths or [path for path, entry in sorted(self.files.items()) if entry["table"] == table]
         self.shards += 1
         whole = pa.concat_tables([pq.read_table(self.folder / "data" / path) for path in parts])
@@ -193,15 +221,15 @@ class Farm:
         return version
 
     def expire(self, path: str) -> int:
-        """Takes a file away for good."""
+        """Expires a file."""
         (self.folder / "data" / path).unlink()
         return self._commit("expire", [], [path])
 
     def _write(self, table: str, rows: pa.Table) -> dict[str, Any]:
         path = f"{table}/{self.run_id}-x{self.shards:06}.parquet"
-        place = self.folder / "data" / path
-        pq.write_table(rows, place, row_group_size=7)
-        data = place.read_bytes()
+        target = self.folder / "data" / path
+        pq.write_table(rows, target, row_group_size=7)
+        data = target.read_bytes()
         return {
             "table": table,
             "path": path,
@@ -216,11 +244,17 @@ class Farm:
             del self.files[path]
         self.files |= {entry["path"]: entry for entry in files}
         commit = {
-            "version": self.version, "op": op, "files": files, "removed": removed, "schema_version": 1, "run_id": self.run_id,
-            "txn": {"epoch": 1, "shard_id": f"{self.run_id}-x{self.shards:06}"}, "created_at_micros": self.version,
-        }  # fmt: skip
-        place = self.folder / "data" / "manifest" / f"{self.version:020}.json"
-        draft = place.with_suffix(".tmp")
+            "version": self.version,
+            "op": op,
+            "files": files,
+            "removed": removed,
+            "schema_version": 1,
+            "run_id": self.run_id,
+            "txn": {"epoch": 1, "shard_id": f"{self.run_id}-x{self.shards:06}"},
+            "created_at_micros": self.version,
+        }
+        target = self.folder / "data" / "manifest" / f"{self.version:020}.json"
+        draft = target.with_suffix(".tmp")
         draft.write_text(json.dumps(commit))
-        draft.rename(place)
+        draft.rename(target)
         return self.version

@@ -1,4 +1,5 @@
-"""Stands in for `furrow` where a course is tested: runs of the game of one choice (`actor.py`), weights taken as they are published."""
+"""Stands in for `furrow` in the test of a course: collects runs of the game of one choice (`actor.py`) and
+takes published weights."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from places import ORACLE_VL
+from paths import ORACLE_VL
 
 if TYPE_CHECKING:
     from actor import Actor
@@ -35,12 +36,12 @@ def main(arguments: list[str]) -> None:
 
 
 def publish(weights: Path, run: Path, name: str) -> None:
-    said = published(run)
-    if name not in [one for one, _ in said]:
-        said.append((name, str(weights)))
-        (run / "published.tmp").write_text(json.dumps(said))
+    taken = published(run)
+    if name not in [one for one, _ in taken]:
+        taken.append((name, str(weights)))
+        (run / "published.tmp").write_text(json.dumps(taken))
         (run / "published.tmp").rename(run / "published.json")
-    print(json.dumps({"version": 1 + [one for one, _ in said].index(name)}))
+    print(json.dumps({"version": 1 + [one for one, _ in taken].index(name)}))
 
 
 def published(run: Path) -> list[tuple[str, str]]:
@@ -49,8 +50,9 @@ def published(run: Path) -> list[tuple[str, str]]:
 
 
 def run(job: str, folder: Path, settings: dict[str, str]) -> None:
-    """Demonstrations and exams end by themselves; attempts go on, a version ahead of the newest weights at most."""
-    # PyTorch takes seconds to load: whoever publishes does without.
+    """Demonstrations and exams end by themselves; attempts go on, a version ahead of the newest weights at
+    most."""
+    # PyTorch takes seconds to load, and `publish` does not need it.
     from actor import Actor
     from farm import Farm
 

@@ -1,4 +1,5 @@
-"""From rows to scores: what is recomputed is what was recorded, in every layout, and strangers are refused."""
+"""From rows to scores: what is recomputed is what was recorded, in every layout, and rows that do not fit are
+refused."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from furrow_trainer.learn.scores import score, scores
 from furrow_trainer.learn.sequence import Sequence, sequences
 from furrow_trainer.model import load
 from furrow_trainer.recompute import recompute
-from places import ORACLE_VL
+from paths import ORACLE_VL
 
 CHECKPOINT = ORACLE_VL / "vl_f32"
 
@@ -64,7 +65,7 @@ def test_what_was_recorded_is_recomputed(
         assert torch.allclose(got.whole_logprob, t.whole_logprob, atol=2e-5)
         assert torch.allclose(got.entropy, t.entropy, atol=2e-5)
         compared += len(t)
-    assert compared == 36, "two draws a step, 18 steps"
+    assert compared == 36, "two sampled tokens per step, 18 steps"
 
 
 def test_a_trunk_is_used_and_gives_the_gradients_of_a_packed_row(tmp_path: Path) -> None:
@@ -104,7 +105,7 @@ def test_the_command_finds_no_gap_and_finds_one_where_there_is(tmp_path: Path) -
     assert some.counts["steps"] == some.counts["steps of one version, 0"] == 7 and some.counts["draws"] == 14
 
 
-def test_scores_are_those_of_the_distribution_drawn_from(tmp_path: Path) -> None:
+def test_scores_are_those_of_the_sampling_distribution(tmp_path: Path) -> None:
     shots = images()
     found = [
         one for trajectory, steps in acted(tmp_path, steps=1) for one in sequences(trajectory, steps, shots)

@@ -1,10 +1,12 @@
-"""Rows that the farm collects here and now, under several versions of the weights: log-probs recomputed by PyTorch from rows and checkpoints."""
+"""Rows that the farm collects here and now, under several versions of the weights: log-probs recomputed by
+PyTorch from rows and checkpoints."""
 
 from __future__ import annotations
 
 import json
 import os
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,19 +15,19 @@ from furrow_trainer.bench.report import conditions
 from furrow_trainer.data import Choice, Reader
 from furrow_trainer.model import load
 from furrow_trainer.recompute import Gaps, recompute
-from places import HAS_BROWSER, PROGRAM, REPOSITORY
-from processes import Processes, air_tasks
+from paths import HAS_BROWSER, PROGRAM, REPOSITORY
+from processes import Processes, simulated_tasks
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no furrow program: build one, or name it in FURROW")
 
 TOLERANCE = 1e-3
-# Steps of one version that are asked for; of all that are drawn some were acted on across an exchange of weights.
-STEPS, DRAWN = 1000, 1300
+# Fewest compared steps of one version; some of the chosen steps were taken across a change of the weights.
+STEPS, SAMPLED_STEPS = 1000, 1300
 STEPS_JPEG = 100
 SEEDS = (7, 8, 9, 10)
-# Pages of air have PNG screenshots, too, and take a tenth of the time of a browser's.
+# A simulated browser has PNG screenshots, too, and takes a tenth of the time of a real one.
 STARTER = os.environ.get("FURROW_TRAINER_PAGES") == "starter"
-# A random model writes noise: led to the grammar, it acts.
+# A random model writes noise; constrained to the grammar, it acts.
 POLICY = """
 [policy]
 kind = "model"
@@ -47,8 +49,13 @@ follow = true
 """
 
 
+def has_steps(where: Processes, count: int) -> bool:
+    return where.rows("steps") >= count
+
+
 def collect(tasks: str, steps: int, seeds: tuple[int, ...], where: Processes) -> dict[int, Path]:
-    """Collects so many steps, and publishes the weights of the seeds, evenly spaced; the checkpoint of each version."""
+    """Collects `steps` steps and publishes the weights of the seeds, evenly spaced; returns the checkpoint of
+    each version."""
     paths = [where.checkpoint(seed) for seed in seeds]
     job = where.folder / "job.toml"
     job.write_text(
@@ -61,11 +68,11 @@ def collect(tasks: str, steps: int, seeds: tuple[int, ...], where: Processes) ->
     for index, path in enumerate(paths[1:], 1):
         where.wait(
             f"{index} of {len(paths)} parts collected",
-            lambda index=index: where.rows("steps") >= steps * index // len(paths),
+            partial(has_steps, where, steps * index // len(paths)),
             900,
-        )  # type: ignore[misc]
+        )
         folders[where.publish(path, f"seed-{index}")["version"]] = path
-    where.wait("all collected", lambda: where.rows("steps") >= steps, 900)
+    where.wait("all collected", partial(has_steps, where, steps), 900)
     where.drain()
     where.call("records", "verify", where.run)
     return folders
@@ -80,26 +87,29 @@ def test_log_probs_of_a_thousand_steps_are_recomputed_across_published_versions(
     seed = int(os.environ.get("FURROW_TRAINER_SEED") or random.randrange(1 << 32))
     print(f"FURROW_TRAINER_SEED={seed}")
     with Processes("", None if STARTER else 4000) as where:
-        starter = f'[[tasks.source]]\nsuite = "starter"\npath = "{REPOSITORY}/envs/starter"\nexclude = ["place", "tone", "colour"]\n'
-        tasks = starter if STARTER else air_tasks(where.folder, 20, 8)
-        folders = collect(tasks, DRAWN + 200, SEEDS, where)
-        found = compared(where, folders, DRAWN, seed)
-    said = {"conditions": conditions(), "seed": seed, "pages": "starter" if STARTER else "air"}
+        starter = (
+            f'[[tasks.source]]\nsuite = "starter"\npath = "{REPOSITORY}/envs/starter"\n'
+            'exclude = ["place", "tone", "colour"]\n'
+        )
+        tasks = starter if STARTER else simulated_tasks(where.folder, 20, 8)
+        folders = collect(tasks, SAMPLED_STEPS + 200, SEEDS, where)
+        found = compared(where, folders, SAMPLED_STEPS, seed)
+    result = {"conditions": conditions(), "seed": seed, "pages": "starter" if STARTER else "simulated"}
     if HAS_BROWSER:
         web = f'[[tasks.source]]\nsuite = "web"\npath = "{REPOSITORY}/envs/web"\nsplits = ["train"]\n'
         with Processes("") as where:
             found.merge(compared(where, collect(web, STEPS_JPEG, SEEDS[:1], where), STEPS_JPEG, seed))
-    said |= {"counts": dict(sorted(found.counts.items())), "gaps": found.table()}
-    print(json.dumps(said, indent=1))
+    result |= {"counts": dict(sorted(found.counts.items())), "gaps": found.table()}
+    print(json.dumps(result, indent=1))
     if report := os.environ.get("FURROW_TRAINER_REPORT"):
-        Path(report).write_text(json.dumps(said, indent=1) + "\n", "utf8")
+        Path(report).write_text(json.dumps(result, indent=1) + "\n", "utf8")
 
     counts = found.counts
     assert counts["steps of one version"] >= STEPS, counts
     assert all(counts[f"steps of one version, {version}"] > 0 for version in folders), counts
     assert counts["draws of versions without a checkpoint"] == 0, counts
     assert found.largest("float32") < TOLERANCE
-    # What older weights wrote is another state: a comparison that could not tell would prove nothing.
+    # State that older weights wrote differs: a comparison that could not detect that would prove nothing.
     assert counts["steps of mixed versions"] > 0 and found.largest("float32, mixed versions") > TOLERANCE
     if HAS_BROWSER:
         assert counts["steps with a JPEG"] > 0 and ("float32, JPEG", "logprobs") in found.values

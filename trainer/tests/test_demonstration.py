@@ -15,32 +15,15 @@ from farm import Farm, png
 from furrow_trainer import config as configuration
 from furrow_trainer.data import Reader
 from furrow_trainer.learn import demonstration, supervised
-from furrow_trainer.learn.demonstration import pieces
 from furrow_trainer.learn.images import Images
 from furrow_trainer.learn.metrics import read
 from furrow_trainer.learn.template import Template, array
 from furrow_trainer.model import load, save
-from places import ORACLE_VL
+from paths import ORACLE_VL
 
 CLICK = (
     '{"note":"","thought":"go on","action":{"action":"click_element","element":"Add \\"it\\"","x":578,"y":6}}'
 )
-
-
-@pytest.mark.parametrize(
-    ("text", "values"),
-    [
-        (CLICK, ["", "go on", "click_element", 'Add \\"it\\"', "578", "6"]),
-        ('{"action":{"action":"goto","url":"http://a.b/c"}}', ["goto", "http://", "a.b/c"]),
-        ('{"action":{"action":"press","keys":["Enter"],"press_enter":true}}', ["press", "Enter", "true"]),
-        ('{"note":"a: \\"b\\": 7","action":{"action":"wait","seconds":2}}', ['a: \\"b\\": 7', "wait", "2"]),
-        ("Click [4]", ["Click [4]"]),
-    ],
-)
-def test_a_reply_is_cut_at_the_borders_of_its_values(text: str, values: list[str]) -> None:
-    found = pieces(text)
-    assert "".join(piece for piece, _ in found) == text
-    assert [piece for piece, is_value in found if is_value] == values
 
 
 @pytest.fixture(scope="module")
@@ -103,11 +86,11 @@ def test_ids_that_the_grammar_forces_are_no_choice(checkpoint: Path) -> None:
         "thought": "",
         "action": {"action": "click_element", "element": "", "x": 578, "y": 6},
     }
-    drawn = layout.tokenizer.decode(
+    choices = layout.tokenizer.decode(
         array([one for one, is_choice in zip(ids, chosen, strict=True) if is_choice])
     )
     # Each value, and behind it the first byte of what closes it; empty texts leave their closing quote.
-    assert drawn == '""click_element""578,6}'
+    assert choices == '""click_element""578,6}'
 
 
 @pytest.mark.parametrize("context", ["last_image", "append", "fresh"])
@@ -132,14 +115,15 @@ def test_prompts_are_laid_out_under_each_context(checkpoint: Path, tmp_path: Pat
                 and one.ids[picture.start + picture.length] == 62
             )
         assert (one.ids == vision.image_token).sum() == sum(picture.length for picture in one.pictures)
-        assert one.ids[-1] == layout.stop and one.draws.position[-1] == len(one) - 1
+        assert one.ids[-1] == layout.stop and one.responses.position[-1] == len(one) - 1
     last = found[-1]
     assert len(last.pictures) == (3 if context == "append" else 1)
-    # Every reply so far stands in the last prompt: three stop ids, but for `fresh`, which tells replies without theirs.
+    # The last prompt holds every reply so far: three stop ids, but for `fresh`, which repeats replies without
+    # theirs.
     assert (last.ids == layout.stop).sum() == (1 if context == "fresh" else 3)
 
 
-def test_a_warm_start_learns_what_was_shown(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_warm_start_learns_the_demonstrations(checkpoint: Path, tmp_path: Path) -> None:
     farm = Farm(tmp_path / "run")
     for number in range(8):
         x = 100 + 300 * (number % 2)

@@ -1,4 +1,5 @@
-"""What teaches nothing is counted, reported and made up for: a farm that paces its admission by versions waits for nothing that was discarded."""
+"""What teaches nothing is counted, reported and made up for: a farm that paces its admission by versions
+waits for nothing that was discarded."""
 
 from __future__ import annotations
 
@@ -13,14 +14,13 @@ from actor import SYMBOLS, Actor
 from farm import Farm
 from furrow_trainer.config import Config
 from furrow_trainer.data import Choice, Reader
-from furrow_trainer.errors import ConfigError, TrainerError
+from furrow_trainer.errors import TrainerError
 from furrow_trainer.learn import reinforcement, saved
-from furrow_trainer.learn.discarded import Reports, command_for
 from test_trainer import CHECKPOINT, settings
 
-# Writes down each count, or fails.
+# Appends each count to a file.
 REPORT = "import sys; open(sys.argv[2], 'a').write(sys.argv[1] + chr(10))"
-# Of what groups of one reward teach, nothing is left where only advantages count.
+# Without an entropy term a group of one reward teaches nothing.
 PLAIN: dict[str, object] = {
     "skip_zero_variance": True,
     "entropy": 0.0,
@@ -30,7 +30,7 @@ PLAIN: dict[str, object] = {
 
 
 def attempts(farm: Farm, first: int, rewards: list[list[float]], size: int = 4, **values: object) -> None:
-    """A commit a group; its attempts get these rewards, whatever they did."""
+    """A commit per group; its attempts get these rewards, whatever they did."""
     actor = Actor(CHECKPOINT, 0, 5)
     for number, given in enumerate(rewards, first):
         name, symbol = f"g{number:05}", number % SYMBOLS
@@ -121,7 +121,8 @@ def test_a_batch_in_which_all_advantages_are_0_is_discarded_and_the_loop_goes_on
 
 @pytest.mark.parametrize("rest", [FLAT, MIXED])
 def test_the_count_goes_on_where_training_was_stopped(tmp_path: Path, rest: list[float]) -> None:
-    """Stopped behind each step, or not at all: the same count, whether it is read from the rows again or from the checkpoint."""
+    """Stopped behind each step, or not at all: the same count, whether it is read from the rows again or from
+    the checkpoint."""
     rewards = [FLAT, MIXED, FLAT, MIXED, MIXED, FLAT, MIXED, FLAT, FLAT, rest, rest]
     for name in ("whole", "parts"):
         farm = Farm(tmp_path / name / "run")
@@ -151,18 +152,18 @@ def test_a_run_that_can_teach_nothing_ends_with_that_sentence(tmp_path: Path) ->
     attempts(farm, 5, [[1.0, 0.0]], split="test")
     with pytest.raises(TrainerError) as failed:
         reinforcement.train(reporting(tmp_path))
-    said = str(failed.value)
+    message = str(failed.value)
     assert (
-        "6 groups were read and 6 left out (zero variance 5, no trajectory is wanted 1)" in said
-        and "no step was made" in said
-    ), said
+        "6 groups were read and 6 left out (zero variance 5, no trajectory is wanted 1)" in message
+        and "no step was made" in message
+    ), message
     assert reports(tmp_path)[-1] == 22
-    # What was found is kept: asked again it says so again.
+    # The counts are in the checkpoint: a resumed training reports them again.
     with pytest.raises(TrainerError, match="6 groups were read and 6 left out"):
         reinforcement.train(reporting(tmp_path), resume=True)
 
 
-def test_a_run_with_too_few_groups_for_a_step_says_so(tmp_path: Path) -> None:
+def test_a_run_with_too_few_groups_for_a_step_is_reported(tmp_path: Path) -> None:
     farm = Farm(tmp_path / "run")
     attempts(farm, 0, [FLAT, MIXED])
     with pytest.raises(
@@ -171,23 +172,26 @@ def test_a_run_with_too_few_groups_for_a_step_says_so(tmp_path: Path) -> None:
         reinforcement.train(reporting(tmp_path))
 
 
-def test_a_training_that_ends_early_says_what_was_left_out(
+def test_a_training_that_ends_early_reports_what_was_left_out(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     farm = Farm(tmp_path / "run")
     attempts(farm, 0, [MIXED, MIXED, FLAT])
     assert reinforcement.train(reporting(tmp_path)).state.step == 1
-    said = "training ends after step 1 of 4: nothing new was committed for 0 s; 3 groups were read and 1 left out (zero variance 1)"
-    assert said in capfd.readouterr().err
+    message = (
+        "training ends after step 1 of 4: nothing new was committed for 0 s; "
+        "3 groups were read and 1 left out (zero variance 1)"
+    )
+    assert message in capfd.readouterr().err
 
 
 def test_finished_data_need_no_coordinator(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     farm = Farm(tmp_path / "run")
     attempts(farm, 0, [FLAT, MIXED, MIXED, FLAT, MIXED, MIXED])
-    gone = [sys.executable, "-c", "import sys; sys.exit('nobody is there')", "{count}"]
+    gone = [sys.executable, "-c", "import sys; sys.exit('no coordinator')", "{count}"]
     trainer = reinforcement.train(reporting(tmp_path, publish={"discarded": gone}, run={"steps_max": 2}))
     assert trainer.state.step == 2 and trainer.state.discarded == 8
-    assert capfd.readouterr().err.count("nobody is there") == 1, "said once"
+    assert capfd.readouterr().err.count("no coordinator") == 1, "printed once"
     for command in (["/nowhere/furrow", "discarded", "{count}"], []):
         folder = tmp_path / f"with-{len(command)}"
         (folder / "run").parent.mkdir()
@@ -200,84 +204,11 @@ def test_finished_data_need_no_coordinator(tmp_path: Path, capfd: pytest.Capture
         )
 
 
-def test_a_count_is_reported_again_while_training_waits(tmp_path: Path) -> None:
-    """A coordinator that was restarted in between knows nothing of it."""
-    farm = Farm(tmp_path / "run")
-    attempts(farm, 0, [FLAT])
-    command = [sys.executable, "-c", REPORT, "{count}", str(tmp_path / "reports")]
-    reader, told = Reader(tmp_path / "run", Choice(trainable="rl")), Reports(command, repeat_seconds=0.2)
-    for group in reader.groups(1.5, idle=lambda: told.report(4, repeat=True)):
-        reader.done(group)
-    assert set(reports(tmp_path)) == {4} and 3 <= len(reports(tmp_path)) <= 8, reports(tmp_path)
-    told.report(4)
-    count = len(reports(tmp_path))
-    told.report(4)
-    told.report(8)
-    assert reports(tmp_path)[count:] == [8], "where nothing waits, only what changed"
-
-
-def test_what_was_not_taken_is_reported_again_but_not_all_the_time(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    mark = tmp_path / "up"
-    script = "import pathlib,sys; open(sys.argv[2], 'a').write('x'); sys.exit(0 if pathlib.Path(sys.argv[1]).exists() else 'away')"
-    command = [sys.executable, "-c", script, str(mark), str(tmp_path / "tried"), "{count}"]
-    told = Reports(command, repeat_seconds=60)
-    for count in (4, 8, 12):
-        told.report(count)
-    assert (tmp_path / "tried").read_text() == "x", "a coordinator that is away costs one try in a while"
-    told = Reports(command, repeat_seconds=0)
-    told.report(12)
-    mark.touch()
-    told.report(12)
-    told.report(12)
-    assert (tmp_path / "tried").read_text() == "xxx", "once it is taken, the same is not reported again"
-    assert capfd.readouterr().err.count("away") == 2
-    slow = Reports([sys.executable, "-c", "import time; time.sleep(9)"], timeout_seconds=0.2)
-    slow.report(4)
-    assert "longer than 0.2 s" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("publish", "want"),
-    [
-        (
-            ["furrow", "publish", "{dir}", "--run", "RUN", "--id", "{id}", "--json"],
-            ["furrow", "discarded", "{count}", "--run", "RUN"],
-        ),
-        (
-            ["/usr/bin/furrow", "publish", "--coordinator=there:1", "{dir}"],
-            ["/usr/bin/furrow", "discarded", "{count}", "--coordinator", "there:1"],
-        ),
-        (
-            ["ssh", "there", "furrow", "publish", "{dir}", "--run=RUN"],
-            ["ssh", "there", "furrow", "discarded", "{count}", "--run", "RUN"],
-        ),
-        (["furrow", "publish", "{dir}"], []),
-        (["furrow", "publish", "{dir}", "--run"], []),
-        (["take", "{dir}"], []),
-        ([], []),
-    ],
-)
-def test_who_publishes_by_furrow_reports_by_it(tmp_path: Path, publish: list[str], want: list[str]) -> None:
-    tail = ["--rank", "{rank}", "--world", "{world}", "--deadline", "1"] if want else []
-    assert list(command_for(settings(tmp_path, publish={"command": publish}).publish)) == [*want, *tail]
-    own = ["mine", "{count}"]
-    assert (
-        list(command_for(settings(tmp_path, publish={"command": publish, "discarded": own}).publish)) == own
-    )
-
-
-def test_a_command_that_is_not_told_the_count_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"publish\.discarded: .*\{count\}"):
-        settings(tmp_path, publish={"discarded": ["furrow", "discarded", "8"]})
-
-
 def test_readers_that_share_a_run_report_each_its_own(tmp_path: Path) -> None:
     farm = Farm(tmp_path / "run")
     attempts(farm, 0, [FLAT, MIXED] * 8)
     line = "import json,sys; open(sys.argv[4], 'a').write(json.dumps(sys.argv[1:4]) + chr(10))"
-    command = [sys.executable, "-c", line, "{count}", "{rank}", "{world}", str(tmp_path / "told")]
+    command = [sys.executable, "-c", line, "{count}", "{rank}", "{world}", str(tmp_path / "received")]
     counted = {}
     for rank in (0, 1):
         run: dict[str, object] = {"steps_max": 2, "output_dir": str(tmp_path / f"training-{rank}")}
@@ -288,9 +219,9 @@ def test_readers_that_share_a_run_report_each_its_own(tmp_path: Path) -> None:
         )
         groups = trainer.counts["groups left out: zero variance"] + trainer.counts["groups left out: stale"]
         counted[str(rank)] = 4 * groups
-    told = {
+    received = {
         (rank, world): int(count)
-        for count, rank, world in map(json.loads, (tmp_path / "told").read_text().splitlines())
+        for count, rank, world in map(json.loads, (tmp_path / "received").read_text().splitlines())
     }
-    assert told == {(rank, "2"): count for rank, count in counted.items()}
+    assert received == {(rank, "2"): count for rank, count in counted.items()}
     assert sum(counted.values()) == 4 * 14, "each learned from the first group it could"

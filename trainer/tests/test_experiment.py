@@ -16,7 +16,7 @@ from furrow_trainer.errors import ConfigError, TrainerError
 from furrow_trainer.experiment import Course, plot, report
 from furrow_trainer.experiment.course import JOBS
 from furrow_trainer.experiment.statistics import Z, bootstrap, wilson
-from places import ORACLE_VL, REPOSITORY
+from paths import ORACLE_VL, REPOSITORY
 
 RL = """
 [run]
@@ -58,7 +58,8 @@ def test_the_courses_own_files_fit_each_other() -> None:
     assert course.versions >= 20
     jobs = {name: (folder / name).read_text("utf8") for name in JOBS}
     rl = configuration.read(folder / "rl.toml")
-    # What a step learns from is what the farm admits for a version, and the policy that is examined is the one that acted.
+    # What a step learns from is what the farm admits for a version, and the policy that is examined is the
+    # one that acted.
     assert (
         f"trajectories_per_version = {rl.rl.groups_per_step * 8} " in jobs["attempt.toml"]
         and "group_size = 8\n" in jobs["attempt.toml"]
@@ -83,7 +84,7 @@ def test_a_course_is_run_once_and_reported(tmp_path: Path) -> None:
         f'#!/bin/sh\nPYTHONPATH={modules} exec {sys.executable} {REPOSITORY}/trainer/tests/stand_in.py "$@"\n'
     )
     furrow.chmod(0o755)
-    # The stand-in's checkpoint has no tokenizer to lay out demonstrations with: this stage is done.
+    # The stand-in's checkpoint has no tokenizer for demonstrations: this stage counts as done.
     shutil.copytree(ORACLE_VL / "vl_f32", out / "warm" / "checkpoints" / "00000001" / "model")
     (out / "stages").mkdir()
     (out / "stages" / "warm.json").write_text('{"done": true, "seconds": 1.0}\n')
@@ -96,28 +97,28 @@ def test_a_course_is_run_once_and_reported(tmp_path: Path) -> None:
     assert changed == {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}, (
         "what is done is not done again"
     )
-    said = report.write(course, tmp_path / "report")
-    assert json.loads((tmp_path / "report" / "report.json").read_text())["exams"] == said["exams"]
-    assert list(said["exams"]) == ["start", "learned-01", "learned-02", "permuted-01", "permuted-02"]
-    assert all(one["all"]["tried"] == 6 for one in said["exams"].values())
-    for arm in said["arms"].values():
+    written = report.write(course, tmp_path / "report")
+    assert json.loads((tmp_path / "report" / "report.json").read_text())["exams"] == written["exams"]
+    assert list(written["exams"]) == ["start", "learned-01", "learned-02", "permuted-01", "permuted-02"]
+    assert all(one["all"]["tried"] == 6 for one in written["exams"].values())
+    for arm in written["arms"].values():
         assert arm["published"] == arm["updates"] == 2
         assert [version["version"] for version in arm["versions"]][:2] == [0, 1]
-    assert said["held-out seeds that were trained on"] == 0
-    assert said["demonstrations"] == {"symbol-0": 2, "symbol-1": 2, "symbol-2": 2}
+    assert written["held-out seeds that were trained on"] == 0
+    assert written["demonstrations"] == {"symbol-0": 2, "symbol-1": 2, "symbol-2": 2}
     settings = {
         arm: configuration.read(out / arm / "training" / "config.toml").rl.permute_rewards
-        for arm in said["arms"]
+        for arm in written["arms"]
     }
     assert settings == {"learned": False, "permuted": True}
-    drawn = sorted((tmp_path / "report").glob("*.svg"))
-    assert len(drawn) == 8
-    for path in drawn:
+    plots = sorted((tmp_path / "report").glob("*.svg"))
+    assert len(plots) == 8
+    for path in plots:
         xml.etree.ElementTree.parse(path)
     assert "| start | 6 |" in (tmp_path / "report" / "README.md").read_text()
 
 
-def test_a_course_says_what_failed(tmp_path: Path) -> None:
+def test_a_course_reports_what_failed(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has no demonstrate\.toml"):
         Course(tmp_path, tmp_path / "out", "furrow").run()
     for name in JOBS:
@@ -134,7 +135,7 @@ def test_a_course_says_what_failed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "told"),
+    ("low", "high", "ticks"),
     [
         (0, 24, ["0", "5", "10", "15", "20"]),
         (1, 24, ["5", "10", "15", "20"]),
@@ -143,5 +144,5 @@ def test_a_course_says_what_failed(tmp_path: Path) -> None:
         (0, 1, ["0", "0.2", "0.4", "0.6", "0.8", "1"]),
     ],
 )
-def test_an_axis_has_round_numbers(low: float, high: float, told: list[str]) -> None:
-    assert [f"{tick:.6g}" for tick in plot._ticks(low, high)] == told
+def test_an_axis_has_round_numbers(low: float, high: float, ticks: list[str]) -> None:
+    assert [f"{tick:.6g}" for tick in plot._ticks(low, high)] == ticks

@@ -1,4 +1,5 @@
-"""Exporters: against the libraries themselves where they install without gigabytes, else against a schema written from their sources."""
+"""Exporters: against the libraries themselves where they install without gigabytes, else against a schema
+written from their sources."""
 
 from __future__ import annotations
 
@@ -16,14 +17,12 @@ import torch
 
 from actor import Actor, play
 from farm import Farm
-from furrow_trainer.command import main
 from furrow_trainer.data import Reader, Step, Trajectory
-from furrow_trainer.errors import ConfigError, DataError
 from furrow_trainer.export import export, skyrl
 from furrow_trainer.learn.images import Images
 from furrow_trainer.learn.sequence import sequences
 from furrow_trainer.model import load
-from places import ORACLE_VL
+from paths import ORACLE_VL
 
 CHECKPOINT = ORACLE_VL / "vl_f32"
 
@@ -55,8 +54,8 @@ def expected(run: Path) -> list[dict[str, Any]]:
         for one in sequences(trajectory, steps, images):
             mask = np.zeros(len(one), np.int32)
             logprobs = np.zeros(len(one), np.float32)
-            mask[one.draws.position] = one.draws.sampled
-            logprobs[one.draws.position] = np.where(one.draws.sampled, one.draws.logprob, 0)
+            mask[one.responses.position] = one.responses.sampled
+            logprobs[one.responses.position] = np.where(one.responses.sampled, one.responses.logprob, 0)
             found.append(
                 {
                     "ids": one.ids.tolist(),
@@ -209,7 +208,7 @@ def test_areal_tensors_are_those_of_its_workflow(run: Path, tmp_path: Path) -> N
         } == {(1, len(want["ids"]))}
         assert bool(((found["versions"] == 3) == (found["loss_mask"] == 1)).all())
         assert len(found["image_grid_thw"]) == len(want["one"].pictures)
-    # What was exported is enough to score the draws again: the first draw of the last entry.
+    # The exported tensors are enough to score the sampled tokens again: the first one of the last entry.
     at = int(found["loss_mask"][0].argmax())
     with torch.no_grad():
         hidden = policy(found["input_ids"], policy.image_rows(found["pixel_values"]).flatten(0, 1))
@@ -226,13 +225,24 @@ def test_prime_rl_samples_decode_into_its_struct(run: Path, tmp_path: Path) -> N
     sample = msgspec.defstruct(
         "TrainingSample",
         [
-            ("token_ids", list[int]), ("mask", list[bool]), ("logprobs", list[float]), ("temperatures", list[float]), ("env_name", str),
-            ("ref_logprobs", optional, None), ("mm_refs", refs | None, None), ("routed_experts", None, None),
-            ("mm_token_type_ids", list[int] | None, None), ("rl_weights", optional, None), ("ce_weights", optional, None),
-            ("ref_kl_weights", optional, None), ("advantages", optional, None),
+            ("token_ids", list[int]),
+            ("mask", list[bool]),
+            ("logprobs", list[float]),
+            ("temperatures", list[float]),
+            ("env_name", str),
+            ("ref_logprobs", optional, None),
+            ("mm_refs", refs | None, None),
+            ("routed_experts", None, None),
+            ("mm_token_type_ids", list[int] | None, None),
+            ("rl_weights", optional, None),
+            ("ce_weights", optional, None),
+            ("ref_kl_weights", optional, None),
+            ("advantages", optional, None),
         ],
-        array_like=True, omit_defaults=True, forbid_unknown_fields=True,
-    )  # fmt: skip
+        array_like=True,
+        omit_defaults=True,
+        forbid_unknown_fields=True,
+    )
     export("prime-rl", run, tmp_path / "out.msgpack", None, [])
     found = msgspec.msgpack.decode(
         (tmp_path / "out.msgpack").read_bytes(), type=list.__class_getitem__(sample)
@@ -243,15 +253,15 @@ def test_prime_rl_samples_decode_into_its_struct(run: Path, tmp_path: Path) -> N
     for trajectory, _ in recorded(run):
         means.setdefault(trajectory.group_id, []).append(trajectory.reward or 0.0)
     for one, want in zip(found, wanted, strict=True):
-        assert one.token_ids == want["ids"] and one.mask == [bool(drawn) for drawn in want["mask"]]
+        assert one.token_ids == want["ids"] and one.mask == [bool(sampled) for sampled in want["mask"]]
         assert one.logprobs == pytest.approx(want["logprobs"].tolist()) and set(one.temperatures) == {4.0}
         assert len(one.mm_refs.images) == len(want["one"].pictures) and sum(one.mm_token_type_ids) == sum(
             p.length for p in want["one"].pictures
         )
         advantage = want["trajectory"].reward - float(np.mean(means[want["trajectory"].group_id]))
-        assert {round(value, 6) for value, drawn in zip(one.advantages, one.mask, strict=True) if drawn} == {
-            round(advantage, 6)
-        }
+        assert {
+            round(value, 6) for value, sampled in zip(one.advantages, one.mask, strict=True) if sampled
+        } == {round(advantage, 6)}
 
 
 def test_trl_rows_are_a_conversation_with_its_pictures(run: Path, tmp_path: Path) -> None:
@@ -310,20 +320,3 @@ def test_lerobot_directories_have_its_files_and_columns(run: Path, tmp_path: Pat
     tasks = pq.read_table(tmp_path / "out" / "meta" / "tasks.parquet").to_pandas()
     assert list(tasks.index) == ["Do it."] and tasks.loc["Do it."].task_index == 0
     assert sum(frame["next.done"] for frame in frames) == len(truth)
-
-
-def test_what_cannot_be_exported_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    farm = Farm(tmp_path / "run")
-    farm.commit([farm.trajectory("g", 0, policy_kind="scripted")], [farm.group("g", [1.0])])
-    with pytest.raises(ConfigError, match="'tfrecord' is no format"):
-        export("tfrecord", tmp_path / "run", tmp_path / "out", None, [])
-    with pytest.raises(DataError, match="has no tokens"):
-        export("verl", tmp_path / "run", tmp_path / "out", None, [])
-    assert not (tmp_path / "out").exists(), "nothing is left half written under the name that was asked for"
-    with pytest.raises(ConfigError, match="use KEY=VALUE with one of policy_kinds"):
-        export("verl", tmp_path / "run", tmp_path / "out", None, ["colour=red"])
-    assert (
-        main(["export", "trl", str(tmp_path / "run"), str(tmp_path / "rows"), "--set", "reward_min=0.5"]) == 0
-    )
-    assert main(["export", "trl", str(tmp_path / "run"), str(tmp_path / "rows")]) == 1
-    assert "exists" in capsys.readouterr().err

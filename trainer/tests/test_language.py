@@ -1,4 +1,5 @@
-"""The decoder against the oracle: logits, states, segmentations, greedy continuations, and gradients that can be checked."""
+"""The decoder against the oracle: logits, states, segmentations, greedy continuations, and gradients that can
+be checked."""
 
 import json
 from pathlib import Path
@@ -13,7 +14,7 @@ from furrow_trainer.model import load
 from furrow_trainer.model.language import Span, State
 from furrow_trainer.model.policy import Policy
 from furrow_trainer.model.scan import chunked_scan
-from places import ORACLE
+from paths import ORACLE
 
 CASES = ["dense", "vl_names_bf16", "long_chunk128", "moe", "moe_latent_groups"]
 
@@ -40,7 +41,8 @@ def test_logits_are_the_oracles(case: str, prompt: str) -> None:
         pytest.skip("the oracle's second prompt was rounded to bfloat16 as it went")
     with torch.no_grad():
         logits = policy.logits(policy(torch.tensor([inputs[prompt]])))[0]
-    # float32 against float64: 5e-7 to 9e-7 measured of other float32 engines; 3e-6 leaves room for another order of summation.
+    # float32 against float64: 5e-7 to 9e-7 measured of other float32 engines; 3e-6 leaves room for another
+    # order of summation.
     assert relative(logits, expected[key]) < 3e-6
 
 
@@ -84,7 +86,7 @@ def test_a_prompt_may_be_cut_anywhere(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", ["dense", "moe"])
-def test_neighbours_in_a_packed_or_padded_row_are_not_seen(case: str) -> None:
+def test_neighbours_in_a_packed_or_padded_row_are_masked(case: str) -> None:
     policy, inputs, _ = read(case)
     parts = [inputs["a"], inputs["b"], inputs["a"][:2], inputs["b"][:1]]
     with torch.no_grad():
@@ -155,7 +157,8 @@ def test_the_scan_is_the_recurrence_and_differentiable() -> None:
 
 
 def test_the_time_step_has_no_floor() -> None:
-    """With transformers' floor of 0.001 these logits move by 0.09 at least: the oracle tells the two apart."""
+    """With transformers' floor of 0.001 these logits move by 0.09 at least: the oracle tells the two
+    apart."""
     policy, inputs, expected = read("dense")
     bias = policy.get_parameter(
         f"language_model.backbone.layers.{policy.config.text.layers.index('M')}.mixer.dt_bias"
@@ -176,7 +179,7 @@ def test_probabilities_of_prompt_tokens_are_the_oracles() -> None:
         assert float((got - expected[name]).abs().max()) < 1e-4
 
 
-def test_images_take_the_place_of_embeddings(tmp_path: Path) -> None:
+def test_images_replace_embeddings(tmp_path: Path) -> None:
     policy, inputs, expected = read("dense")
     h = policy.language_model.embed(torch.tensor([inputs["a"]]))
     h = h.clone()

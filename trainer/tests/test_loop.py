@@ -1,4 +1,5 @@
-"""The loop itself: a farm of real processes, a trainer that follows it and publishes into it, and each of them killed while it goes on."""
+"""The loop itself: a farm of real processes, a trainer that follows it and publishes into it, and each of
+them killed while it goes on."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from furrow_trainer.config import Config, RlSection
 from furrow_trainer.data import Cursor, Reader
 from furrow_trainer.learn import saved
 from furrow_trainer.learn.metrics import read
-from places import PROGRAM, REPOSITORY
-from processes import Processes, air_tasks
+from paths import PROGRAM, REPOSITORY
+from processes import Processes, simulated_tasks
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no furrow program: build one, or name it in FURROW")
 
@@ -66,19 +67,28 @@ def training(where: Processes) -> Config:
     return configuration.check(
         {
             "run": {
-                "output_dir": str(where.folder / "training"), "checkpoint": str(where.checkpoint(7)), "steps_max": VERSIONS,
+                "output_dir": str(where.folder / "training"),
+                "checkpoint": str(where.checkpoint(7)),
+                "steps_max": VERSIONS,
                 "checkpoints_kept": VERSIONS + 1,
             },
             "data": {"run_dir": str(where.run), "wait_seconds": 120.0},
             "batch": {"tokens_max": 4000},
-            "rl": {"algorithm": "reinforce", "groups_per_step": GROUPS, "skip_zero_variance": False, "entropy": 0.003, "max_staleness": 99},
+            "rl": {
+                "algorithm": "reinforce",
+                "groups_per_step": GROUPS,
+                "skip_zero_variance": False,
+                "entropy": 0.003,
+                "max_staleness": 99,
+            },
             "publish": {"command": publish, "timeout_seconds": 120.0},
         }
-    )  # fmt: skip
+    )
 
 
-def test_the_loop_goes_on_whoever_is_killed() -> None:
-    """kill -9 of trainer, policy worker and coordinator: each group is learned from once, and no version goes back."""
+def test_the_loop_survives_the_death_of_any_role() -> None:
+    """kill -9 of trainer, policy worker and coordinator: each group is learned from once, and no version goes
+    back."""
     seed = int(os.environ.get("FURROW_TRAINER_SEED") or random.randrange(1 << 32))
     print(f"FURROW_TRAINER_SEED={seed}")
     dice = random.Random(seed)
@@ -89,7 +99,7 @@ def test_the_loop_goes_on_whoever_is_killed() -> None:
         (where.folder / "rl.toml").write_text(configuration.to_toml(config), "utf8")
         job = JOB.format(size=SIZE, checkpoint=config.run.checkpoint, trajectories=GROUPS * SIZE)
         with (where.folder / "job.toml").open("a") as file:
-            file.write(job + air_tasks(where.folder, 20, 3))
+            file.write(job + simulated_tasks(where.folder, 20, 3))
         metrics = where.folder / "training" / "metrics.jsonl"
 
         def train() -> None:
@@ -119,7 +129,7 @@ def test_the_loop_goes_on_whoever_is_killed() -> None:
             else:
                 where.start(victim)
         status = where.running["trainer"].wait(300)
-        assert status == 0, where.said()
+        assert status == 0, where.captured_output()
         del where.running["trainer"]
         where.drain()
         where.call("records", "verify", where.run)
@@ -128,8 +138,9 @@ def test_the_loop_goes_on_whoever_is_killed() -> None:
 
 
 def test_a_farm_goes_on_where_its_attempts_teach_nothing() -> None:
-    """Defaults, strictly in step: a version allows one step's groups, every reward is 0, and the coordinator dies in between. The farm
-    collects all its tasks in the place of what was discarded, and training ends with that sentence."""
+    """Defaults, strictly in step: a version allows one step's groups, every reward is 0, and the coordinator
+    dies in between. The farm collects all its tasks in the place of what was discarded, and training ends
+    with that sentence."""
     groups = 6 * GROUPS
     with Processes("", 4000) as where:
         base = training(where)
@@ -143,7 +154,7 @@ def test_a_farm_goes_on_where_its_attempts_teach_nothing() -> None:
         )
         with (where.folder / "job.toml").open("a") as file:
             # One click of the three that a page wants: no attempt succeeds.
-            file.write(job + air_tasks(where.folder, 20, 1))
+            file.write(job + simulated_tasks(where.folder, 20, 1))
         where.start("coordinator", "policy", "env")
         where.wait("a version's groups", lambda: where.rows("groups") == GROUPS, 120)
         time.sleep(2)
@@ -154,15 +165,19 @@ def test_a_farm_goes_on_where_its_attempts_teach_nothing() -> None:
         where.kill("coordinator")
         where.start("coordinator")
         ended = [where.running.pop(role).wait(240) for role in ("coordinator", "env", "policy", "trainer")]
-        assert ended == [0, 0, 0, 1], where.said()
+        assert ended == [0, 0, 0, 1], where.captured_output()
         assert where.rows("groups") == groups
-        want = f"no step was made: nothing new was committed for 20 s; {groups} groups were read and {groups} left out (zero variance {groups})"
-        assert want in where.said(), where.said()
+        want = (
+            f"no step was made: nothing new was committed for 20 s; {groups} groups were read and {groups} "
+            f"left out (zero variance {groups})"
+        )
+        assert want in where.captured_output(), where.captured_output()
         where.call("records", "verify", where.run)
 
 
 def once(where: Processes, config: Config) -> None:
-    """The cursors of all checkpoints, each held against the whole manifest: what each step took, and that no two took the same."""
+    """The cursors of all checkpoints, each held against the whole manifest: what each step took, and that no
+    two took the same."""
 
     def left(cursor: Cursor | None) -> set[str]:
         return {group.group_id for group in Reader(where.run, config.data.choice("rl"), cursor).groups()}

@@ -12,7 +12,7 @@ from furrow_trainer.learn import demonstration
 from furrow_trainer.learn.template import Template, outcome_text
 from furrow_trainer.model import load
 from furrow_trainer.recompute import recompute
-from places import REPOSITORY
+from paths import REPOSITORY
 
 RUN = Path(os.environ.get("FURROW_TRAINER_RUN", REPOSITORY / "runs" / "quickstart-model"))
 CHECKPOINT = Path(os.environ.get("FURROW_TRAINER_CHECKPOINT", REPOSITORY / ".cache" / "tiny-7"))

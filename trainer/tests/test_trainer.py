@@ -1,4 +1,5 @@
-"""Training as a whole: it learns, goes on after any kill, reads each group once, and never publishes an older version."""
+"""Training as a whole: it learns, goes on after any kill, reads each group once, and never publishes an older
+version."""
 
 from __future__ import annotations
 
@@ -20,18 +21,19 @@ from farm import Farm
 from furrow_trainer import config as configuration
 from furrow_trainer.config import Config
 from furrow_trainer.data import Reader
-from furrow_trainer.errors import ConfigError, PublishError, TrainerError
+from furrow_trainer.errors import TrainerError
 from furrow_trainer.learn import reinforcement, saved
-from furrow_trainer.learn.metrics import Metrics, read
-from furrow_trainer.learn.publish import publish
+from furrow_trainer.learn.metrics import read
 from furrow_trainer.model import load
-from places import ORACLE_VL, REPOSITORY
+from paths import ORACLE_VL, REPOSITORY
 
 CHECKPOINT = ORACLE_VL / "vl_f32"
-# Takes a version: writes down which, and that the directory is whole.
+# Takes a version: records its number, and whether the directory is whole.
 PUBLISH = (
-    "import json,sys,pathlib; folder, version, log = sys.argv[1:]; names = sorted(p.name for p in pathlib.Path(folder).iterdir()); "
-    "open(log, 'a').write(json.dumps([int(version), 'config.json' in names and 'model.safetensors' in names]) + chr(10))"
+    "import json,sys,pathlib; folder, version, log = sys.argv[1:]; names = sorted(p.name for p in "
+    "pathlib.Path(folder).iterdir()); "
+    "open(log, 'a').write(json.dumps([int(version), 'config.json' in names and 'model.safetensors' in "
+    "names]) + chr(10))"
 )
 
 
@@ -102,7 +104,8 @@ def test_training_goes_on_to_the_bit_where_it_was_stopped(tmp_path: Path) -> Non
 
 
 def test_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
-    """kill -9 at random moments while commits go on; every group is learned from once, and versions never go back."""
+    """kill -9 at random moments while commits go on; every group is learned from once, and versions never go
+    back."""
     farm = Farm(tmp_path / "run")
     actor = Actor(CHECKPOINT, 0, 5)
     play(farm, actor, 0, 6, 2)
@@ -173,16 +176,16 @@ def test_frozen_parameters_stay_and_others_move(tmp_path: Path) -> None:
     farm = Farm(tmp_path / "run")
     play(farm, Actor(CHECKPOINT, 0, 5), 0, 3, 4)
     reinforcement.train(settings(tmp_path, run={"steps_max": 1}, optimizer={"frozen": ["vision_model."]}))
-    place = saved.newest(tmp_path / "training" / "checkpoints")
-    assert place is not None
+    checkpoint = saved.newest(tmp_path / "training" / "checkpoints")
+    assert checkpoint is not None
     before, after = (
         load_file(CHECKPOINT / "model.safetensors"),
-        load_file(place / "model" / "model.safetensors"),
+        load_file(checkpoint / "model" / "model.safetensors"),
     )
     assert set(before) == set(after), "names on disk are the published ones, unused tensors included"
     same = {name for name in before if torch.equal(before[name], after[name])}
     assert all((name in same) == name.startswith("vision_model.") for name in before), sorted(same)
-    assert load(place / "model").config == load(CHECKPOINT).config
+    assert load(checkpoint / "model").config == load(CHECKPOINT).config
 
 
 def test_a_directory_is_not_used_twice_by_mistake(tmp_path: Path) -> None:
@@ -193,27 +196,15 @@ def test_a_directory_is_not_used_twice_by_mistake(tmp_path: Path) -> None:
         reinforcement.train(settings(tmp_path))
 
 
-def test_publishing_tries_again_and_then_says_why(tmp_path: Path) -> None:
-    mark = tmp_path / "tried"
-    once = f"import pathlib,sys; p = pathlib.Path({str(mark)!r}); n = p.exists(); p.touch(); sys.exit(0 if n else 'no room')"
-    assert publish([sys.executable, "-c", once], tmp_path, 3, "a-3", 20, 2).version == 3
-    with pytest.raises(PublishError, match=r"version 4 was not taken in 1 attempts.*no room"):
-        publish([sys.executable, "-c", "import sys; sys.exit('no room')"], tmp_path, 4, "a-4", 20, 1)
-    with pytest.raises(PublishError, match=r"longer than 0\.2 s"):
-        publish([sys.executable, "-c", "import time; time.sleep(9)"], tmp_path, 4, "a-4", 0.2, 1)
-    with pytest.raises(PublishError, match="cannot be started"):
-        publish(["/nowhere/furrow"], tmp_path, 4, "a-4", 1, 1)
-
-
-def test_who_serves_numbers_the_versions(tmp_path: Path) -> None:
-    echo = "import json,sys; print(json.dumps({'version': 41, 'state': 'taken', 'id': sys.argv[1]}))"
-    assert publish([sys.executable, "-c", echo, "{id}"], tmp_path, 3, "a-3", 20, 1).version == 41
+def test_the_farm_numbers_the_versions(tmp_path: Path) -> None:
     farm = Farm(tmp_path / "run")
     play(farm, Actor(CHECKPOINT, 0, 5), 0, 6, 4)
-    # Numbers of its own: 10 for the first, one more for each that it has not seen; asked again, the same.
+    # Numbers of its own: 10 for the first id, one more for each new id, and the same for an id that comes
+    # again.
     log = tmp_path / "taken"
     serve = (
-        "import json,pathlib,sys; log = pathlib.Path(sys.argv[2]); seen = log.read_text().split() if log.exists() else []; "
+        "import json,pathlib,sys; log = pathlib.Path(sys.argv[2]); seen = log.read_text().split() if "
+        "log.exists() else []; "
         "seen += [sys.argv[1]] if sys.argv[1] not in seen else []; log.write_text(' '.join(seen)); "
         "print(json.dumps({'version': 10 + seen.index(sys.argv[1])}))"
     )
@@ -226,49 +217,11 @@ def test_who_serves_numbers_the_versions(tmp_path: Path) -> None:
         settings(tmp_path, run={"steps_max": 2}, rl={"max_staleness": 99}, publish=command), resume=True
     )
     assert trainer.state.version == 11 and len(log.read_text().split()) == 2, (
-        "handed over again at the start, and known by its id"
+        "published again at the start, and recognised by its id"
     )
 
 
-def test_metrics_of_steps_that_were_not_kept_are_taken_back(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    metrics = Metrics(path)
-    for step in (1, 2, 3):
-        metrics.write({"step": step, "loss": float("nan")})
-    metrics.close()
-    with open(path, "a") as file:
-        file.write('{"step": 4, "lo')
-    Metrics(path, 2).close()
-    assert read(path) == [{"step": 1, "loss": None}, {"step": 2, "loss": None}]
-
-
-@pytest.mark.parametrize(
-    ("raw", "why"),
-    [
-        ({"runs": {}}, "runs: there is no such section"),
-        ({"run": {"step_max": 1}}, "run.step_max: there is no such key"),
-        ({"run": {"steps_max": "many"}}, "run.steps_max: 'many'; use a whole number"),
-        ({"run": {"steps_max": True}}, "use a whole number"),
-        ({"run": {"steps_max": 0}}, "run.steps_max: 0; use 1 or more"),
-        ({"rl": {"algorithm": "ppo"}}, "rl.algorithm: 'ppo'; use one of reinforce, grpo"),
-        ({"data": {"rank": 2, "world": 2}}, "data.rank: 2"),
-        ({"optimizer": {"frozen": "vision"}}, "use a list of strings"),
-    ],
-)
-def test_a_config_names_what_is_wrong(raw: dict[str, dict[str, object]], why: str) -> None:
-    with pytest.raises(ConfigError, match=why):
-        configuration.check(raw)
-
-
-def test_a_resolved_config_reads_back(tmp_path: Path) -> None:
-    want = settings(tmp_path, data={"reward_min": 0.5}, sft={"dropped": ["note", 'a "b"']})
-    path = tmp_path / "config.toml"
-    path.write_text(configuration.to_toml(want))
-    assert configuration.read(path) == want
-    assert configuration.read(path, ["rl.kl=0.1", "run.device=cuda"]).rl.kl == 0.1
-
-
-def test_figures_are_means_over_what_was_computed(tmp_path: Path) -> None:
+def test_metrics_are_means_over_what_was_computed(tmp_path: Path) -> None:
     """Attempts whose advantage is 0 are left out of the computation, not of the loss's weights."""
     farm = Farm(tmp_path / "run")
     play(farm, Actor(CHECKPOINT, 0, 5), 0, 6, 4)
@@ -281,7 +234,7 @@ def test_figures_are_means_over_what_was_computed(tmp_path: Path) -> None:
     assert line["attempts"] == 24 and line["length/mean"] == 1 and line["actions/invalid"] == 0
 
 
-def test_a_training_that_waits_stops_when_it_is_told_to(tmp_path: Path) -> None:
+def test_a_waiting_training_stops_on_request(tmp_path: Path) -> None:
     farm = Farm(tmp_path / "run")
     play(farm, Actor(CHECKPOINT, 0, 5), 0, 3, 4)
     (tmp_path / "config.toml").write_text(

@@ -13,7 +13,8 @@ from .errors import ConfigError, TrainerError
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs a command; 0 when it succeeded, 1 when it failed in a way it can explain, 2 for a wrong command line."""
+    """Runs a command; returns 0 when it succeeded and 1 when it failed with a TrainerError. A wrong command
+    line exits with 2."""
     parser = _parser()
     args = parser.parse_args(arguments)
     try:
@@ -30,34 +31,38 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, run, text in (
-        ("sft", _sft, "learn from demonstrations"),
-        ("rl", _rl, "learn from a policy's own attempts, while a run makes them"),
+        ("sft", _sft, "train on demonstrations"),
+        ("rl", _rl, "train on a policy's own attempts, while a run collects them"),
     ):
         one = commands.add_parser(name, help=text)
-        one.add_argument("config", type=Path, help="TOML file; paths in it are relative to it")
+        one.add_argument("config", type=Path, help="TOML file; paths in it are relative to its folder")
         one.add_argument(
             "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a key"
         )
         one.add_argument(
-            "--resume", action="store_true", help="go on from the newest checkpoint in run.output_dir"
+            "--resume", action="store_true", help="continue from the newest checkpoint in run.output_dir"
         )
-        one.add_argument(
-            "--check", action="store_true", help="read and print the resolved file, start nothing"
-        )
+        one.add_argument("--check", action="store_true", help="print the resolved file and exit")
         one.set_defaults(run=run)
     one = commands.add_parser(
         "learn",
-        help="the learning experiment: demonstrations, a warm start, online learning and its control, a report",
+        help="run the learning experiment: demonstrations, a warm start, online learning with a control",
     )
     one.add_argument(
-        "folder", type=Path, help="holds demonstrate.toml, attempt.toml, examine.toml, sft.toml, rl.toml"
+        "folder",
+        type=Path,
+        help="folder with demonstrate.toml, attempt.toml, examine.toml, sft.toml and rl.toml",
     )
     one.add_argument(
-        "output_dir", type=Path, help="where everything goes; what is done there already is not done again"
+        "output_dir", type=Path, help="folder of all results; stages that are done there are not repeated"
     )
-    one.add_argument("--furrow", default="furrow", help="the program")
-    one.add_argument("--size", default="mini", help="of the random checkpoint that it begins with")
-    one.add_argument("--seed", type=int, default=7, help="of that checkpoint")
+    one.add_argument("--furrow", default="furrow", help="path of the furrow program (default: %(default)s)")
+    one.add_argument(
+        "--size",
+        default="mini",
+        help="size of the random checkpoint that the experiment begins with (default: %(default)s)",
+    )
+    one.add_argument("--seed", type=int, default=7, help="seed of that checkpoint (default: %(default)s)")
     one.add_argument(
         "--set",
         action="append",
@@ -66,74 +71,101 @@ def _parser() -> argparse.ArgumentParser:
         help="override a key of all jobs, such as env.browser",
     )
     one.add_argument(
-        "--report", type=Path, help="where the report is written; output_dir/report unless it is given"
+        "--report", type=Path, help="folder that the report is written to (default: OUTPUT_DIR/report)"
     )
     one.set_defaults(run=_learn)
     one = commands.add_parser(
-        "bench", help="how fast a run is read, beside plain pyarrow, and a model trained"
+        "bench", help="measure how fast a run is read, beside plain pyarrow, and a model trained"
     )
     one.add_argument(
-        "run_dir", type=Path, help="a run; with --furrow a directory that one is collected in first"
+        "run_dir", type=Path, help="directory of a run; with --furrow, a run is first collected in it"
     )
     one.add_argument(
-        "--furrow", help="the program: collect 300 trajectories on pages of air, with screenshots of 200 kB"
+        "--furrow",
+        help="path of the furrow program: collect 300 trajectories, simulated, with screenshots of 200 kB",
     )
     one.add_argument(
         "--checkpoint",
         type=Path,
-        help="also time training steps of this checkpoint on the run's model trajectories",
+        help="also measure training steps of this checkpoint on the run's model trajectories",
     )
-    one.add_argument("--seconds", type=float, default=5.0, help="how long each part is repeated in a round")
-    one.add_argument("--rounds", type=int, default=5)
+    one.add_argument(
+        "--seconds",
+        type=float,
+        default=5.0,
+        help="seconds that each part is repeated for in a round (default: %(default)s)",
+    )
+    one.add_argument("--rounds", type=int, default=5, help="number of rounds (default: %(default)s)")
     _measuring(one)
     one.set_defaults(run=_bench)
     one = commands.add_parser(
-        "bench-loop", help="a farm that goes on while a trainer works, beside one that collects, then waits"
+        "bench-loop",
+        help="measure a farm that collects while a trainer works, beside one that collects, then waits",
     )
-    one.add_argument("--furrow", default="furrow", help="the program")
-    one.add_argument("--sessions", type=int, default=16, help="trajectories at once")
-    one.add_argument("--trajectories", type=int, default=32, help="those of a version")
-    one.add_argument("--steps", type=int, default=6, help="of a trajectory, at most")
+    one.add_argument("--furrow", default="furrow", help="path of the furrow program (default: %(default)s)")
     one.add_argument(
-        "--settle-seconds", type=float, default=2.0, help="time that each action of the environment takes"
+        "--sessions", type=int, default=16, help="trajectories collected at once (default: %(default)s)"
+    )
+    one.add_argument(
+        "--trajectories", type=int, default=32, help="trajectories per version (default: %(default)s)"
+    )
+    one.add_argument("--steps", type=int, default=6, help="most steps of a trajectory (default: %(default)s)")
+    one.add_argument(
+        "--settle-seconds",
+        type=float,
+        default=2.0,
+        help="seconds that each action of the environment takes to settle (default: %(default)s)",
     )
     one.add_argument(
         "--train-seconds",
         type=float,
         default=20.0,
-        help="time that the stub of a trainer sleeps for a version",
+        help="seconds that the stub of a trainer sleeps per version (default: %(default)s)",
     )
     one.add_argument(
-        "--versions", type=int, default=6, help="those measured, an even number; one more comes before them"
+        "--versions",
+        type=int,
+        default=6,
+        help="versions to measure, an even number; one more comes before them (default: %(default)s)",
     )
     _measuring(one)
     one.set_defaults(run=_bench_loop)
     one = commands.add_parser("recompute", help="compare recorded log-probabilities with a checkpoint's")
-    one.add_argument("run_dir", type=Path)
-    one.add_argument("checkpoint", type=Path)
-    one.add_argument("--steps", type=int, default=1000, help="most steps to compare, drawn at random")
-    one.add_argument("--seed", type=int, default=0, help="of that draw")
-    one.add_argument("--version", type=int, default=0, help="policy version that the checkpoint is")
+    one.add_argument("run_dir", type=Path, help="directory of the run")
+    one.add_argument("checkpoint", type=Path, help="checkpoint directory")
+    one.add_argument(
+        "--steps",
+        type=int,
+        default=1000,
+        help="most steps to compare, chosen at random (default: %(default)s)",
+    )
+    one.add_argument("--seed", type=int, default=0, help="seed of that choice (default: %(default)s)")
+    one.add_argument(
+        "--version", type=int, default=0, help="policy version of the checkpoint (default: %(default)s)"
+    )
     one.add_argument(
         "--published",
         action="append",
         default=[],
         metavar="VERSION=DIR",
-        help="the checkpoint of another version of the run",
+        help="checkpoint of another version of the run; may be repeated",
     )
     one.add_argument(
-        "--tolerance", type=float, default=1e-3, help="largest gap allowed in float32, PNG, one version"
+        "--tolerance",
+        type=float,
+        default=1e-3,
+        help="largest gap in nats: float32, PNG screenshots, one version (default: %(default)s)",
     )
-    one.add_argument("--json", action="store_true")
+    one.add_argument("--json", action="store_true", help="print the result as JSON")
     one.set_defaults(run=_recompute)
-    one = commands.add_parser("inspect", help="what a reader of a run would get")
-    one.add_argument("run_dir", type=Path)
-    one.add_argument("--verify", action="store_true", help="hold each file against the manifest's SHA-256")
+    one = commands.add_parser("inspect", help="print what a reader of a run gets")
+    one.add_argument("run_dir", type=Path, help="directory of the run")
+    one.add_argument("--verify", action="store_true", help="compare each file with the manifest's SHA-256")
     one.set_defaults(run=_inspect)
-    one = commands.add_parser("export", help="write a run's rows as another trainer reads them")
+    one = commands.add_parser("export", help="write a run's rows in another trainer's format")
     one.add_argument("format", help="verl, skyrl, trl, slime, areal, prime-rl or lerobot")
-    one.add_argument("run_dir", type=Path)
-    one.add_argument("output", type=Path)
+    one.add_argument("run_dir", type=Path, help="directory of the run")
+    one.add_argument("output", type=Path, help="file or directory to write; it must not exist")
     one.add_argument(
         "--checkpoint",
         type=Path,
@@ -144,7 +176,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="splits, suites, tasks: comma-separated; reward_min: a number",
+        help="choose trajectories: splits, suites, tasks (comma-separated), reward_min (a number)",
     )
     one.set_defaults(run=_export)
     return parser
@@ -152,24 +184,26 @@ def _parser() -> argparse.ArgumentParser:
 
 def _sft(args: argparse.Namespace) -> int:
     from . import config
-    from .learn import supervised
 
     read = config.read(args.config, args.set)
     if args.check:
         print(config.to_toml(read))
         return 0
+    from .learn import supervised
+
     supervised.train(read, args.resume)
     return 0
 
 
 def _rl(args: argparse.Namespace) -> int:
     from . import config
-    from .learn import reinforcement
 
     read = config.read(args.config, args.set)
     if args.check:
         print(config.to_toml(read))
         return 0
+    from .learn import reinforcement
+
     reinforcement.train(read, args.resume)
     return 0
 
@@ -179,11 +213,11 @@ def _learn(args: argparse.Namespace) -> int:
 
     from .experiment import Course, report
 
-    # The stage in hand is ended as well as on Ctrl-C, and gone on with by the next call.
+    # As on Ctrl-C: the running stage stops cleanly, and the next call continues it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     furrow = shutil.which(args.furrow)
     if furrow is None:
-        raise ConfigError(f"--furrow: there is no program {args.furrow}")
+        raise ConfigError(f"--furrow: no program {args.furrow!r} was found; give its path")
     course = Course(
         args.folder.resolve(),
         args.output_dir.resolve(),
@@ -194,19 +228,22 @@ def _learn(args: argparse.Namespace) -> int:
     )
     course.run()
     folder = args.report or course.out / "report"
-    said = report.write(course, folder)
-    for name, found in said["exams"].items():
+    written = report.write(course, folder)
+    for name, found in written["exams"].items():
         one = found["all"]
         print(
-            f"{name}: {one['solved']} of {one['tried']} solved, {one['success']:.3f} ({one['low']:.3f} to {one['high']:.3f})"
+            f"{name}: {one['solved']} of {one['tried']} solved, {one['success']:.3f} ({one['low']:.3f} to "
+            f"{one['high']:.3f})"
         )
     print(f"report: {folder}")
     return 0
 
 
 def _measuring(one: argparse.ArgumentParser) -> None:
-    one.add_argument("--anyway", action="store_true", help="measure although other work loads the machine")
-    one.add_argument("--json", action="store_true")
+    one.add_argument(
+        "--anyway", action="store_true", help="measure even while other processes load the machine"
+    )
+    one.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
 def _bench(args: argparse.Namespace) -> int:
@@ -262,12 +299,14 @@ def _recompute(args: argparse.Namespace) -> int:
             print(f"{name}: {count}")
         for name, gap in table.items():
             print(
-                f"{name}: {gap['compared']} compared, gap p50 {gap['p50']:.1e}, p99 {gap['p99']:.1e}, max {gap['max']:.1e}"
+                f"{name}: {gap['compared']} compared, gap p50 {gap['p50']:.1e}, p99 {gap['p99']:.1e}, max "
+                f"{gap['max']:.1e}"
             )
     worst = gaps.largest("float32")
     if not any(kind == "float32" for kind, _ in gaps.values):
         print(
-            "furrow-trainer: nothing was compared that was drawn in float32, from PNG, under one of these versions",
+            "furrow-trainer: no compared token was sampled in float32, from PNG screenshots, under one of "
+            "these versions",
             file=sys.stderr,
         )
         return 1

@@ -1,4 +1,5 @@
-"""The trainer's TOML file: every key with its default, unknown keys and values that cannot be used named all at once."""
+"""The trainer's TOML file: every key with its default. An error names all unknown keys and unusable values at
+once."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from .data import Choice
 from .errors import ConfigError
 from .learn.advantage import KINDS
 from .learn.demonstration import CONTEXTS
-from .learn.loss import ALGORITHMS, NORMALISERS
+from .learn.objective import ALGORITHMS, NORMALISERS
 
 CONFIG_BYTES_MAX = 1 << 20
 
@@ -24,19 +25,19 @@ class RunSection:
     """`[run]`"""
 
     output_dir: Path = Path("training")
-    """Where checkpoints, metrics and the report go; never shared by two trainings."""
+    """Folder of checkpoints, metrics and the report; two trainings must not share one."""
     checkpoint: Path = Path()
-    """What training begins with: a checkpoint directory in the Hugging Face layout."""
+    """Checkpoint directory, in the Hugging Face layout, that training begins with."""
     seed: int = 0
     device: str = "cpu"
     threads: int = 1
-    """Cores that PyTorch computes on; a farm beside it wants some."""
+    """Threads that PyTorch computes with; leave cores for a farm on the same machine."""
     steps_max: int = 1000
     """Steps of the optimiser."""
     checkpoint_every: int = 1
     """Steps between checkpoints; the last step always writes one."""
     checkpoints_kept: int = 3
-    """Newest ones; older ones are removed. Those named by `publish.keep_every` stay."""
+    """Newest checkpoints that stay; older ones are removed, but for those that `publish.keep_every` keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,27 +45,31 @@ class DataSection:
     """`[data]`"""
 
     run_dir: Path = Path()
-    """The run that is followed."""
+    """Directory of the run to follow."""
     wait_seconds: float = 600.0
-    """Training ends when nothing new was committed for so long; 0: what is there now, and no more."""
+    """Training ends when nothing new was committed for this long; 0: only what is there now is read."""
     splits: tuple[str, ...] = ("train",)
     suites: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     policy_kinds: tuple[str, ...] = ()
     reward_min: float | None = None
-    """Trajectories below are left out (demonstrations that failed)."""
+    """Trajectories with a lower reward are left out, such as demonstrations that failed."""
     rank: int = 0
     world: int = 1
-    """Readers that share the run; each takes the groups whose hashes are its own."""
+    """Readers that share the run; each takes the groups whose ids hash to its rank."""
     verify: bool = True
-    """Hold each file against the manifest's SHA-256."""
+    """Compare each file with the manifest's SHA-256."""
 
     def choice(self, trainable: str) -> Choice:
-        """As the reader wants it."""
+        """The reader's form of it."""
         return Choice(
-            trainable=trainable, splits=frozenset(self.splits), suites=frozenset(self.suites), tasks=frozenset(self.tasks),
-            policy_kinds=frozenset(self.policy_kinds), reward_min=self.reward_min,
-        )  # fmt: skip
+            trainable=trainable,
+            splits=frozenset(self.splits),
+            suites=frozenset(self.suites),
+            tasks=frozenset(self.tasks),
+            policy_kinds=frozenset(self.policy_kinds),
+            reward_min=self.reward_min,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +77,12 @@ class BatchSection:
     """`[batch]`"""
 
     layout: str = "padded"
-    """`padded` runs a beginning that sequences share once; `packed` puts them into one row."""
+    """`padded` runs a prefix that sequences share once; `packed` puts all sequences into one row."""
     tokens_max: int = 8192
-    """Tokens of one forward pass, padding included; more make more passes a step."""
+    """Most tokens of one forward pass, padding included; a larger batch is split into several passes."""
     recompute: bool = False
-    """Keep only each layer's input and compute the rest again for the gradients: less memory, a third more time."""
+    """Keep only each layer's input and compute the rest again for the gradients: less memory, a third more
+    time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +100,7 @@ class OptimizerSection:
     gradient_clip: float = 1.0
     """Largest norm of all gradients together."""
     frozen: tuple[str, ...] = ()
-    """Beginnings of names of parameters that stay as they are, such as `vision_model.`."""
+    """Prefixes of the names of parameters that are not trained, such as `vision_model.`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +110,18 @@ class SftSection:
     epochs: int = 1
     trajectories_per_step: int = 16
     context: str = "last_image"
-    """How prompts are laid out; the job that will use the weights must name the same."""
+    """Context policy that lays out the prompts; the job that uses the weights must name the same."""
     dropped: tuple[str, ...] = ()
     """Fields of a reply that are emptied, such as `note`, `thought`, `element`."""
     choices_only: bool = False
-    """Learn only ids that are a choice under the grammar, not those that follow from it."""
+    """Train only on ids that are a choice under the grammar, not on those that it forces."""
     stop_below: float = 0.0
-    """Training ends when the mean negative log-likelihood a learned token of the last 20 steps is below; 0: not before its steps or epochs.
-    For a warm start that shall be middling: when a small model sees how a task goes depends on the order of the data."""
+    """Training ends when the mean negative log-likelihood per trained token over the last 20 steps is below
+    this; 0: never before its steps or epochs end. For a warm start of medium success: how soon a small model
+    learns a task depends on the order of the data."""
     once_per_observation: bool = True
-    """Attempts of a group that did the same on the same screenshot count once: scripted siblings are copies."""
+    """Attempts of a group with the same actions on the same screenshots count once: scripted siblings are
+    copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +130,17 @@ class RlSection:
 
     algorithm: str = "grpo"
     advantage: str = "group_mean"
-    """`grpo`, `rloo`, `group_mean`, or `running_mean` (a baseline a task, for attempts without siblings)."""
+    """`grpo`, `rloo`, `group_mean`, or `running_mean` (a baseline per task, for attempts without
+    siblings)."""
     groups_per_step: int = 8
     passes: int = 1
     """Steps of the optimiser over the same groups."""
     max_staleness: int = 4
-    """Versions between the oldest weights that wrote any of a trajectory and those being trained; older ones are left out, and counted."""
+    """Most versions between the oldest weights that wrote any part of a trajectory and those being trained;
+    staler ones are left out and counted."""
     skip_zero_variance: bool = True
-    """Groups whose rewards are all alike teach nothing by themselves; with an entropy or KL term they may be kept."""
+    """Leave out groups whose rewards are all equal: their advantages are 0. With an entropy or KL term they
+    may be kept."""
     clip_low: float = 0.2
     clip_high: float = 0.2
     ratio_cap: float = 5.0
@@ -138,11 +149,13 @@ class RlSection:
     """Weight of the divergence from the checkpoint that training began with."""
     normaliser: str = "tokens"
     constant: float = 100.0
-    """Tokens a trajectory is divided by under `normaliser = "constant"`."""
+    """Number of tokens that each trajectory is divided by under `normaliser = "constant"`."""
     permute_rewards: bool = False
-    """The control of an experiment: rewards are dealt out at random over all attempts of a step. It must not learn."""
+    """The control of an experiment: rewards are permuted at random over all attempts of a step. It must not
+    learn."""
     drop_unlisted: bool = False
-    """Leave out draws whose allowed ids are not listed, instead of training on the whole vocabulary's log-probability."""
+    """Leave out sampled tokens whose allowed ids are not listed, instead of training on the whole
+    vocabulary's log-probability."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,17 +163,19 @@ class PublishSection:
     """`[publish]`"""
 
     command: tuple[str, ...] = ()
-    """Run after each version, such as `["furrow", "publish", "{dir}", "--run", "RUN", "--id", "{id}", "--json"]`; empty: nothing is published."""
+    """Command that runs after each version, such as `["furrow", "publish", "{dir}", "--run", "RUN", "--id",
+    "{id}", "--json"]`; empty: nothing is published."""
     every: int = 1
-    """Steps of the optimiser a version."""
+    """Steps of the optimiser per version."""
     timeout_seconds: float = 300.0
     attempts: int = 5
     discarded: tuple[str, ...] = ()
-    """Run when more trajectories were discarded, and now and then while training waits, such as
-    `["furrow", "discarded", "{count}", "--run", "RUN"]`; it must not fail training. Empty: that very command, where `command` is a
-    `furrow publish` with `--run` or `--coordinator`, else nothing is reported. A farm with `limits.trajectories_per_version` needs it."""
+    """Command that runs when more trajectories were discarded, and every few seconds while training waits,
+    such as `["furrow", "discarded", "{count}", "--run", "RUN"]`. Its failure does not end training. Empty:
+    that very command, where `command` is a `furrow publish` with `--run` or `--coordinator`, else nothing is
+    reported. A farm with `limits.trajectories_per_version` needs it."""
     keep_every: int = 0
-    """Every so many versions a checkpoint is kept for good; 0: none."""
+    """Every this many versions a checkpoint is never removed; 0: none is kept so."""
     first: bool = False
     """Publish the first checkpoint before the first step."""
 
@@ -179,10 +194,11 @@ class Config:
 
 
 def read(path: Path, overrides: list[str] | None = None) -> Config:
-    """Reads a file; paths in it are relative to it. Overrides are `section.key=value`, the value as TOML or a bare word.
+    """Reads a file; paths in it are relative to it. Overrides are `section.key=value`, the value as TOML or a
+    bare string.
 
     Raises:
-        ConfigError: naming every problem.
+        ConfigError: with every problem of the file.
     """
     try:
         if path.stat().st_size > CONFIG_BYTES_MAX:
@@ -198,7 +214,7 @@ def read(path: Path, overrides: list[str] | None = None) -> Config:
 
 
 def check(raw: dict[str, Any], base: Path = Path()) -> Config:
-    """Of a decoded file."""
+    """Checks a decoded file; `base` is the folder that its paths are relative to."""
     problems: list[str] = []
     sections = {}
     known = typing.get_type_hints(Config)
@@ -206,7 +222,7 @@ def check(raw: dict[str, Any], base: Path = Path()) -> Config:
         if name not in known:
             problems.append(f"{name}: there is no such section; use {', '.join(known)}")
         elif not isinstance(values, dict):
-            problems.append(f"{name}: is no section")
+            problems.append(f"{name}: {values!r}; write it as a section, [{name}]")
         else:
             sections[name] = _section(known[name], name, values, base, problems)
     config = Config(**{name: section for name, section in sections.items() if section is not None})
@@ -269,14 +285,14 @@ def _value(hint: Any, value: Any, base: Path) -> Any:
             return tuple(value)
         raise TypeError("use a list of strings")
     if type(value) is not hint:
-        words = {
+        expected = {
             int: "a whole number",
             float: "a number",
             str: "a string",
             bool: "true or false",
             Path: "a path",
         }
-        raise TypeError(f"use {words[hint]}")
+        raise TypeError(f"use {expected[hint]}")
     return value
 
 
@@ -340,7 +356,7 @@ def _override(raw: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     section, dot, name = key.strip().partition(".")
     if not equals or not dot:
-        raise ConfigError(f"{override!r} is no override; write section.key=value")
+        raise ConfigError(f"{override!r} is not an override; write section.key=value")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

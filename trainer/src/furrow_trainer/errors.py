@@ -1,4 +1,4 @@
-"""Errors that say what was wrong, where, and what would be right."""
+"""Errors of this package: each text says what was wrong, where, and what to do."""
 
 
 class TrainerError(Exception):
@@ -14,8 +14,9 @@ class CheckpointError(TrainerError):
 
 
 class ConfigError(TrainerError):
-    """Keys of a config file that are unknown or have a value that cannot be used; the text names all of them, one a line."""
+    """Keys of a config file that are unknown or have a value that cannot be used; the text names all of them,
+    one per line."""
 
 
 class PublishError(TrainerError):
-    """Weights that were not taken by whoever serves them."""
+    """Weights that the process that serves the policy did not take."""

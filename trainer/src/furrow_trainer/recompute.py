@@ -1,7 +1,8 @@
-"""Recomputes what a policy said it sampled, from rows and checkpoints alone, and says how far apart the two are.
+"""Recomputes recorded log-probabilities from rows and checkpoints alone, and reports the gaps.
 
-One forward pass a sequence, as training runs it, on the checkpoint of the version that drew. Tokens whose state another version wrote, JPEG
-pictures (decoders differ) and bfloat16 checkpoints are told apart, not judged.
+One forward pass per sequence, as in training, on the checkpoint of the version that sampled the token. Tokens
+whose state another version wrote, JPEG pictures (decoders differ) and bfloat16 checkpoints are reported
+apart, and have no limit.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from .learn.scores import score
 from .learn.sequence import Sequence, sequences
 from .model import Checkpoint
 
-# Steps that were drawn, by trajectory.
-Drawn = dict[str, set[int]]
+# Steps chosen at random, by trajectory.
+SampledSteps = dict[str, set[int]]
 
 
 @dataclass(slots=True)
@@ -34,13 +35,13 @@ class Gaps:
     counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, kind: str, column: str, gaps: np.ndarray) -> None:
-        """Takes some; NaN stands for what was not recorded."""
+        """Adds gaps; NaN is a value that was not recorded."""
         gaps = gaps[~np.isnan(gaps)]
         if len(gaps):
             self.values.setdefault((kind, column), []).append(gaps)
 
     def merge(self, other: Gaps) -> None:
-        """Takes another's."""
+        """Adds the gaps of another."""
         for key, parts in other.values.items():
             self.values.setdefault(key, []).extend(parts)
         self.counts.update(other.counts)
@@ -81,32 +82,36 @@ def recompute(
     tokens_max: int = 4096,
     seed: int = 0,
 ) -> Gaps:
-    """Compares `steps_max` steps drawn at random with the checkpoints of the policy versions that drew them.
+    """Compares `steps_max` steps, chosen at random, with the checkpoints of the policy versions that sampled
+    them.
 
-    What a version without a checkpoint drew is counted, and told among mixed versions: the newest there is computes it.
+    Tokens of a version without a checkpoint are counted, and reported as mixed versions: the newest
+    checkpoint recomputes them.
     """
     first = next(iter(checkpoints.values()))
     assert first.config.vision is not None, "a text model reads no screenshots"
     vision = first.config.vision
     work = _Work(checkpoints, tokens_max)
-    # Groups hold rows' places, no screenshots: all of them are looked at before any step is read.
+    # Groups hold the locations of rows, no screenshots: all groups are listed before any step is read.
     groups = list(reader.groups())
-    drawn = _drawn([one for group in groups for one in group.trajectories], steps_max, seed)
+    sampled_steps = _sample_steps([one for group in groups for one in group.trajectories], steps_max, seed)
     for group in groups:
         images = Images(vision.tiling, vision.rows_per_tile)
         for trajectory in group.trajectories:
-            if trajectory.trajectory_id in drawn:
-                work.take(trajectory, reader.steps(trajectory), drawn[trajectory.trajectory_id], images)
+            if trajectory.trajectory_id in sampled_steps:
+                work.take(
+                    trajectory, reader.steps(trajectory), sampled_steps[trajectory.trajectory_id], images
+                )
         work.compare(images)
         work.gaps.counts.update(images.counts)
         reader.done(group)
     return work.gaps
 
 
-def _drawn(trajectories: Items[Trajectory], steps_max: int, seed: int) -> Drawn:
-    """So many steps, or all: each as likely as any other."""
+def _sample_steps(trajectories: Items[Trajectory], steps_max: int, seed: int) -> SampledSteps:
+    """`steps_max` steps, or all: each as likely as any other."""
     every = [(one.trajectory_id, step) for one in trajectories for step in range(one.num_steps)]
-    found: Drawn = {}
+    found: SampledSteps = {}
     for index in np.random.default_rng(seed).permutation(len(every))[:steps_max]:
         name, step = every[index]
         found.setdefault(name, set()).add(step)
@@ -115,7 +120,8 @@ def _drawn(trajectories: Items[Trajectory], steps_max: int, seed: int) -> Drawn:
 
 @dataclass(slots=True)
 class _Taken:
-    """A sequence that holds steps that were drawn, and the step of each of its drawn tokens that is compared, -1 for the others."""
+    """A sequence with chosen steps, and the step of each sampled token that is compared, -1 for the
+    others."""
 
     sequence: Sequence
     step_of: np.ndarray
@@ -130,8 +136,10 @@ class _Work:
         self.dtype = "bfloat16" if rounded else "float32"
         self.taken: list[_Taken] = []
 
-    def take(self, trajectory: Trajectory, steps: list[Step], drawn: set[int], images: Images) -> None:
-        """Takes a trajectory's sequences that hold drawn steps, and counts these."""
+    def take(
+        self, trajectory: Trajectory, steps: list[Step], sampled_steps: set[int], images: Images
+    ) -> None:
+        """Takes a trajectory's sequences that hold chosen steps, and counts these."""
         is_jpeg = any(step.image_format == "jpeg" for step in steps)
         for sequence in sequences(trajectory, steps, images):
             begin, end = sequence.steps
@@ -143,16 +151,16 @@ class _Work:
                     if step.response_mask is not None
                     else np.ones(len(step.response_token_ids), np.bool_)
                 )
-                parts.append(np.full(int(mask.sum()), step.step if step.step in drawn else -1))
+                parts.append(np.full(int(mask.sum()), step.step if step.step in sampled_steps else -1))
             step_of = np.concatenate(parts)
             if (step_of >= 0).any():
                 self.taken.append(_Taken(sequence, step_of, is_jpeg))
                 self.count(sequence, step_of, is_jpeg)
 
     def count(self, sequence: Sequence, step_of: np.ndarray, is_jpeg: bool) -> None:
-        """Steps by whether one version wrote their state and their response."""
-        draws = sequence.draws
-        version, state = draws.version[draws.sampled], draws.state_version[draws.sampled]
+        """Counts steps by whether one version wrote their state and their response."""
+        responses = sequence.responses
+        version, state = responses.version[responses.sampled], responses.state_version[responses.sampled]
         for step in np.unique(step_of[step_of >= 0]):
             mine = step_of == step
             one = (version[mine] == state[mine]).all() and version[mine].min() == version[mine].max()
@@ -166,20 +174,20 @@ class _Work:
         """Compares all that was taken, each version's tokens with its own checkpoint."""
         by_versions: dict[tuple[int, ...], list[_Taken]] = {}
         for one in self.taken:
-            draws = one.sequence.draws
-            versions = np.unique(draws.version[draws.sampled][one.step_of >= 0])
+            responses = one.sequence.responses
+            versions = np.unique(responses.version[responses.sampled][one.step_of >= 0])
             by_versions.setdefault(tuple(int(version) for version in versions), []).append(one)
         self.taken = []
-        for drawn_by, taken in by_versions.items():
+        for sampled_by, taken in by_versions.items():
             of = {id(one.sequence): one for one in taken}
             for part in split([one.sequence for one in taken], self.tokens_max):
                 batch = padded(part, images)
                 mine = [of[id(sequence)] for sequence in batch.sequences]
-                for version in drawn_by:
+                for version in sampled_by:
                     self.compare_batch(batch, mine, version)
 
     def compare_batch(self, batch: Batch, taken: list[_Taken], version: int) -> None:
-        """The tokens of a batch that a version drew."""
+        """Compares the tokens of a batch that a version sampled."""
         t = batch.targets
         own = torch.from_numpy(np.concatenate([one.step_of for one in taken]) >= 0) & (t.version == version)
         is_known = version in self.checkpoints

@@ -1,1 +1,1 @@
-"""How fast a run is read, a model trained, the loop goes."""
+"""Benchmarks: reading a run, training a model, the loop of farm and trainer."""

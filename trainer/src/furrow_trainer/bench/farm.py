@@ -1,4 +1,4 @@
-"""A farm for benchmarks: `furrow run` on pages of air in a directory of its own."""
+"""A farm for benchmarks: `furrow run` with a simulated browser, in a directory of its own."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ..errors import TrainerError
 
 DRAIN_SECONDS = 120.0
 CALL_SECONDS = 600.0
-SAID_BYTES = 2_000
+OUTPUT_BYTES = 2_000
 
 
 class Farm:
-    """One process with all roles, in `folder`; what it says goes to `furrow.out` there.
+    """One process with all roles, in `folder`; its output goes to `furrow.out` there.
 
     Args:
-        folder: new, or holds an earlier one's files.
-        furrow: the program.
-        job: a TOML text without `[run]`, `[tasks]`.
-        tasks: how many pages of air there are, and the steps of each at most.
-        arguments: more of `furrow run`, such as `--air 4000`.
+        folder: a new directory, or that of an earlier farm.
+        furrow: path of the furrow program.
+        job: the job file as TOML, without `[run]` and `[tasks]`.
+        tasks: the number of tasks, and the most steps of each.
+        arguments: further arguments of `furrow run`, such as `--air 4000`.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class Farm:
 
     def __enter__(self) -> Farm:
         command = [self.furrow, "run", str(self.folder / "job.toml"), *self.arguments]
-        with (self.folder / "furrow.out").open("ab") as said:
+        with (self.folder / "furrow.out").open("ab") as output:
             try:
                 self.process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=os.environ
+                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=os.environ
                 )
             except OSError as error:
                 raise TrainerError(f"{self.furrow} cannot be started: {error}") from error
@@ -64,20 +64,20 @@ class Farm:
         self.process.wait()
 
     def has_ended(self) -> bool:
-        """Whether the farm was started and is gone."""
+        """Whether the farm was started and has ended."""
         return self.process is not None and self.process.poll() is not None
 
     def check(self) -> None:
-        """The farm runs, or an error says why not."""
+        """Raises a TrainerError with the end of the farm's output if the farm has ended."""
         if self.process is not None and self.has_ended():
-            said = (self.folder / "furrow.out").read_bytes()[-SAID_BYTES:].decode("utf8", "replace")
-            raise TrainerError(f"the farm ended with status {self.process.returncode}; {said}")
+            output = (self.folder / "furrow.out").read_bytes()[-OUTPUT_BYTES:].decode("utf8", "replace")
+            raise TrainerError(f"the farm ended with status {self.process.returncode}; {output}")
 
     def wait(self, seconds: float) -> None:
-        """Until its run is over.
+        """Waits until the farm's run is over.
 
         Raises:
-            TrainerError: when it took longer, or failed.
+            TrainerError: when the run took longer than `seconds`, or failed.
         """
         assert self.process is not None
         try:
@@ -88,7 +88,7 @@ class Farm:
             self.check()
 
     def wait_for(self, path: Path, seconds: float) -> None:
-        """Until it has made a file."""
+        """Waits until the farm has written a file."""
         deadline = time.monotonic() + seconds
         while not path.exists():
             self.check()
@@ -97,15 +97,15 @@ class Farm:
             time.sleep(0.05)
 
     def call(self, *arguments: str | Path) -> str:
-        """Runs the program to its end; what it printed."""
+        """Runs the furrow program to its end and returns its standard output."""
         return call(self.furrow, *arguments)
 
 
 def call(furrow: str, *arguments: str | Path) -> str:
-    """Runs the program to its end; what it printed.
+    """Runs the furrow program to its end and returns its standard output.
 
     Raises:
-        TrainerError: when it failed, with what it said.
+        TrainerError: when the program failed, with the end of its output.
     """
     command = [furrow, *map(str, arguments)]
     try:
@@ -114,20 +114,21 @@ def call(furrow: str, *arguments: str | Path) -> str:
         raise TrainerError(f"{' '.join(command)}: {error}") from error
     if done.returncode:
         raise TrainerError(
-            f"{' '.join(command)} ended with status {done.returncode}; {(done.stderr or done.stdout)[-SAID_BYTES:].strip()}"
+            f"{' '.join(command)} ended with status {done.returncode}; "
+            f"{(done.stderr or done.stdout)[-OUTPUT_BYTES:].strip()}"
         )
     return done.stdout
 
 
 def _tasks(folder: Path, count: int, steps_max: int) -> str:
-    suite = folder / "air"
+    suite = folder / "simulated"
     suite.mkdir(exist_ok=True)
-    (suite / "air.html").write_text("<title>air</title>", "utf8")
+    (suite / "page.html").write_text("<title>simulated</title>", "utf8")
     score = {"kind": "probe", "pointer": "/reward"}
     tasks = [
         {
-            "task_id": f"air-{index}",
-            "start_url": "http://air.test/air.html",
+            "task_id": f"simulated-{index}",
+            "start_url": "http://simulated.test/page.html",
             "max_steps": steps_max,
             "time_limit_ms": 600_000,
             "score": score,
@@ -135,4 +136,4 @@ def _tasks(folder: Path, count: int, steps_max: int) -> str:
         for index in range(count)
     ]
     (suite / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks), "utf8")
-    return f'[[tasks.source]]\nsuite = "air"\npath = {json.dumps(str(suite.resolve()))}\n'
+    return f'[[tasks.source]]\nsuite = "simulated"\npath = {json.dumps(str(suite.resolve()))}\n'

@@ -1,8 +1,10 @@
-"""The loop with a trainer that only sleeps: the farm that goes on meanwhile, beside the same farm that collects, then waits.
+"""The loop with a trainer that only sleeps: a farm that collects meanwhile, beside the same farm that
+collects, then waits.
 
-Both arms run the same job on the same pages of air, whose every action takes a stated time to settle. A version is trained from a fixed
-number of trajectories by a stub that sleeps, and published as any other. They differ in one key: `limits.max_off_policy_versions` is 0
-where the farm must not act ahead of the weights (collect, then train), and 1 or more where it may.
+Both arms run the same job on the same simulated pages, where every action takes a given time to settle. A
+version is trained from a fixed number of trajectories by a stub that sleeps, and published as any other. They
+differ in one key: `limits.max_off_policy_versions` is 0 where the farm must not act ahead of the weights
+(collect, then train), and 1 or more where it may.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from .report import Report
 
 SCREENSHOT_BYTES = 4_000
 # Longest wait for a version's trajectories.
-PATIENCE_SECONDS = 600.0
+TRAJECTORIES_TIMEOUT_SECONDS = 600.0
 JOB = """
 [tasks]
 sampler = "sequential"
@@ -55,14 +57,15 @@ class Plan:
     """What is measured.
 
     Args:
-        furrow: the program.
-        sessions: trajectories at once.
-        trajectories: those of a version.
-        steps: of a trajectory at most.
-        settle_seconds: time that each action of the environment takes.
-        train_seconds: time that the stub trains for.
-        versions: those measured, behind one that is not. An even number: two weights take turns, and each has trajectories of its own length.
-        ahead: versions that the farm may be ahead where it goes on.
+        furrow: path of the furrow program.
+        sessions: trajectories collected at once.
+        trajectories: trajectories per version.
+        steps: most steps of a trajectory.
+        settle_seconds: time that each action of the environment takes to settle.
+        train_seconds: time that the stub of a trainer sleeps per version.
+        versions: versions measured, after one that is not. Use an even number: two checkpoints take turns,
+            and each makes trajectories of its own length.
+        ahead: versions that the farm may be ahead in the arm that collects while training.
     """
 
     furrow: str
@@ -99,7 +102,7 @@ class Cycle:
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """The whole cycle."""
         return self.waited + self.trained + self.published
 
 
@@ -130,15 +133,17 @@ def bench(plan: Plan, report: Report) -> None:
     apart, beside = steps.values()
     report.add("the same, of steps", "x", beside / apart)
     collecting = report.median("collect, then train: waiting for its trajectories")
-    # Whoever overlaps the two perfectly needs the longer of them.
+    # With a perfect overlap a version takes as long as the longer of the two.
     report.add(
         "the most that overlapping could bring",
         "x",
         (collecting + plan.train_seconds) / max(collecting, plan.train_seconds),
     )
     report.note(
-        f"{plan.sessions} sessions, {plan.trajectories} trajectories a version of {plan.steps} steps at most, every action settles for "
-        f"{plan.settle_seconds:g} s, the trainer is a stub that sleeps {plan.train_seconds:g} s a version; a tiny model acts, and each version is "
+        f"{plan.sessions} sessions, {plan.trajectories} trajectories a version of {plan.steps} steps at "
+        "most, every action settles for "
+        f"{plan.settle_seconds:g} s, the trainer is a stub that sleeps {plan.train_seconds:g} s a version; a "
+        "tiny model acts, and each version is "
         "published and taken up; the first version of each arm is left out"
     )
     report.note(
@@ -153,12 +158,12 @@ def _arm(plan: Plan, folder: Path, weights: list[Path], ahead: int) -> list[Cycl
         trajectories=plan.trajectories,
         ahead=ahead,
     )
-    air = ["--air", str(SCREENSHOT_BYTES), "--air-settle", str(round(plan.settle_seconds * 1000))]
+    arguments = ["--air", str(SCREENSHOT_BYTES), "--air-settle", str(round(plan.settle_seconds * 1000))]
     cycles = []
-    with Farm(folder, plan.furrow, job, (64, plan.steps), air) as farm:
+    with Farm(folder, plan.furrow, job, (64, plan.steps), arguments) as farm:
         farm.wait_for(farm.run / "data" / "manifest", 120)
         reader = Reader(farm.run)
-        stream = reader.groups(PATIENCE_SECONDS, stop=farm.has_ended)
+        stream = reader.groups(TRAJECTORIES_TIMEOUT_SECONDS, stop=farm.has_ended)
         for version in range(1, plan.versions + 2):
             begun = time.monotonic()
             steps = taken = 0
@@ -167,7 +172,8 @@ def _arm(plan: Plan, folder: Path, weights: list[Path], ahead: int) -> list[Cycl
                 farm.check()
                 if group is None:
                     raise TrainerError(
-                        f"version {version} got {taken} of {plan.trajectories} trajectories within {PATIENCE_SECONDS:g} s"
+                        f"version {version} got {taken} of {plan.trajectories} trajectories within "
+                        f"{TRAJECTORIES_TIMEOUT_SECONDS:g} s"
                     )
                 for trajectory in group.trajectories:
                     steps += len(reader.steps(trajectory))
@@ -176,13 +182,13 @@ def _arm(plan: Plan, folder: Path, weights: list[Path], ahead: int) -> list[Cycl
             collected = time.monotonic()
             time.sleep(plan.train_seconds)
             trained = time.monotonic()
-            said = json.loads(
+            published = json.loads(
                 farm.call(
                     "publish", weights[version % 2], "--run", farm.run, "--id", f"version-{version}", "--json"
                 )
             )
-            if said["version"] != version:
-                raise TrainerError(f"version {version} was published as {said['version']}")
+            if published["version"] != version:
+                raise TrainerError(f"version {version} was published as {published['version']}")
             cycles.append(Cycle(collected - begun, trained - collected, time.monotonic() - trained, steps))
-    # Nothing waits for a model to start in those that follow.
+    # The first version also waits for the model to start.
     return cycles[1:]

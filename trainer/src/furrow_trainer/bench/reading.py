@@ -18,7 +18,7 @@ from .report import Report
 # As a 1280x720 JPEG: 166 kB measured, 200 kB to be safe.
 SCREENSHOT_BYTES = 200_000
 COLLECT_SECONDS = 1_200.0
-# Pages of air need some seven steps: 300 trajectories are 400 MB.
+# A simulated task takes some seven steps: 300 trajectories are 400 MB.
 TRAJECTORIES = 300
 JOB = """
 [tasks]
@@ -33,7 +33,7 @@ READ_BYTES = 8 << 20
 
 
 def collect(folder: Path, furrow: str) -> Path:
-    """A run of the farm on pages of air with the random policy, to be read; its directory.
+    """Collects a run with a simulated browser and the random policy; returns its directory.
 
     Raises:
         TrainerError: when the farm failed.
@@ -44,7 +44,8 @@ def collect(folder: Path, furrow: str) -> Path:
 
 
 def bench(run_dir: Path, checkpoint: Path | None, seconds: float, rounds: int, report: Report) -> None:
-    """Repeats each part for so long a round, and adds its rates; the parts take turns."""
+    """Repeats each part for `seconds` in each round, and adds its rates to the report; the parts take
+    turns."""
     files = step_files(run_dir)
     size = _bytes(files)
     parts: dict[str, tuple[str, Callable[[], float]]] = {
@@ -66,15 +67,17 @@ def bench(run_dir: Path, checkpoint: Path | None, seconds: float, rounds: int, r
             while (passed := time.perf_counter() - begun) < seconds or not done:
                 done += run()
             report.add(name, unit, done / passed)
-        rates = {name: found[-1] for name, (_, found) in report.figures.items()}
+        rates = {name: found[-1] for name, (_, found) in report.metrics.items()}
         report.add(
             "steps / read_table", "x", rates["steps"] / rates["pyarrow.parquet.read_table of the same files"]
         )
     report.note(
-        f"{len(files)} files of steps, {size / 1e6:,.0f} MB, {_rows(files):,} rows; a rate is bytes of these files over time"
+        f"{len(files)} files of steps, {size / 1e6:,.0f} MB, {_rows(files):,} rows; a rate is bytes of these "
+        "files over time"
     )
     report.note(
-        "the files lie in the page cache but for the last part, which takes them out of it first; every step's lists and screenshot are made"
+        "the files lie in the page cache but for the last part, which takes them out of it first; every "
+        "step's lists and screenshot are made"
     )
     if checkpoint is not None:
         for name, (unit, value) in train(run_dir, checkpoint, seconds).items():
@@ -82,7 +85,7 @@ def bench(run_dir: Path, checkpoint: Path | None, seconds: float, rounds: int, r
 
 
 def step_files(run_dir: Path) -> list[Path]:
-    """Where the steps of scored trajectories lie now."""
+    """Files that hold the steps of scored trajectories now."""
     manifest = Manifest(run_dir)
     commits = list(manifest.read_all())
     named = [
@@ -92,7 +95,7 @@ def step_files(run_dir: Path) -> list[Path]:
 
 
 def metadata(run_dir: Path) -> float:
-    """Trajectories of a whole reading of everything but the steps."""
+    """Reads everything but the steps; returns the number of trajectories."""
     reader, count = Reader(run_dir), 0
     for group in reader.groups():
         count += len(group.trajectories)
@@ -101,7 +104,7 @@ def metadata(run_dir: Path) -> float:
 
 
 def read(run_dir: Path, files: list[Path], verify: bool) -> float:
-    """Reads every step of every scored trajectory out of these files; their bytes."""
+    """Reads every step of every scored trajectory out of these files; returns the files' bytes."""
     reader, screenshots = Reader(run_dir, verify=verify), 0
     for group in reader.groups():
         for trajectory in group.trajectories:
@@ -113,14 +116,15 @@ def read(run_dir: Path, files: list[Path], verify: bool) -> float:
 
 
 def read_tables(files: list[Path]) -> float:
-    """The peer: all columns into Arrow, nothing made of them."""
+    """The peer: all columns into Arrow tables, and no Python values."""
     for path in files:
         pq.read_table(path)
     return _bytes(files)
 
 
 def read_bytes(files: list[Path], forget: bool = False) -> float:
-    """The floor: into one buffer, and out of the disk where the page cache shall not have them."""
+    """The lower bound: the files' bytes into one buffer; with `forget` they are dropped from the page cache
+    first."""
     buffer, total = bytearray(READ_BYTES), 0
     for path in files:
         with open(path, "rb", buffering=0) as file:
@@ -140,7 +144,7 @@ def _rows(files: list[Path]) -> int:
 
 
 def train(run_dir: Path, folder: Path, seconds: float) -> dict[str, tuple[str, float]]:
-    """Steps of the optimiser on what a model's policy did, for so long."""
+    """Takes steps of the optimiser on a model policy's trajectories for `seconds`; returns rates."""
     import torch
 
     from ..learn.batch import padded, split
@@ -179,6 +183,8 @@ def train(run_dir: Path, folder: Path, seconds: float) -> dict[str, tuple[str, f
                 break
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     return {
-        "training, content": ("tokens/s", content / wall), "training, computed": ("tokens/s", computed / wall),
-        "training, content, CPU": ("tokens/CPU-s", content / cpu), "training, sequences": ("1/s", steps / wall),
-    }  # fmt: skip
+        "training, content": ("tokens/s", content / wall),
+        "training, computed": ("tokens/s", computed / wall),
+        "training, content, CPU": ("tokens/CPU-s", content / cpu),
+        "training, sequences": ("1/s", steps / wall),
+    }

@@ -1,4 +1,4 @@
-"""Figures of several rounds and the machine they were taken on, as `furrow bench --json` tells them."""
+"""Metrics of several rounds and the machine they were measured on, in the form of `furrow bench --json`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 from .. import __version__
 from ..errors import TrainerError
 
-# Beyond this, what else runs on the machine shows in the figures.
+# Above this load other processes change the metrics.
 LOAD_MAX = 1.0
 
 
 class Report:
-    """A benchmark in the making: conditions first, then figures.
+    """Collects a benchmark's results: conditions first, then metrics.
 
     Raises:
         TrainerError: on a machine that is busy, unless `anyway`.
@@ -30,51 +30,59 @@ class Report:
             busy = f"the load of the last minute is {self.conditions['load']}, more than {LOAD_MAX:g}"
             if not anyway:
                 raise TrainerError(f"{busy}; wait, or measure with --anyway")
-            print(f"warning: {busy}: the figures are of a busy machine", file=sys.stderr)
-        self.figures: dict[str, tuple[str, list[float]]] = {}
+            print(f"warning: {busy}: other processes change the metrics", file=sys.stderr)
+        self.metrics: dict[str, tuple[str, list[float]]] = {}
         self.notes: list[str] = []
 
     def add(self, name: str, unit: str, value: float) -> None:
-        """This round's value of a figure."""
-        self.figures.setdefault(name, (unit, []))[1].append(value)
+        """Adds this round's value of a metric."""
+        self.metrics.setdefault(name, (unit, []))[1].append(value)
 
     def note(self, text: str) -> None:
-        """A sentence without which a figure would be misread."""
+        """Adds a sentence that a reader of the metrics needs."""
         if text not in self.notes:
             self.notes.append(text)
 
     def median(self, name: str) -> float:
-        """Of a figure's rounds."""
-        return statistics.median(self.figures[name][1])
+        """Median of a metric over its rounds."""
+        return statistics.median(self.metrics[name][1])
 
     def value(self) -> dict[str, Any]:
-        """All of it, for JSON."""
-        figures = {
+        """The report as a JSON object."""
+        metrics = {
             name: {"median": statistics.median(rounds), "unit": unit, "rounds": rounds}
-            for name, (unit, rounds) in self.figures.items()
+            for name, (unit, rounds) in self.metrics.items()
         }
-        return {"conditions": self.conditions, "figures": figures, "notes": self.notes}
+        return {"conditions": self.conditions, "figures": metrics, "notes": self.notes}
 
     def text(self) -> str:
-        """For people: a line a figure, medians of the rounds."""
+        """The report as text: a line per metric with the median of its rounds."""
         lines = [f"{key}: {value}" for key, value in self.conditions.items()]
-        for name, (unit, rounds) in self.figures.items():
+        for name, (unit, rounds) in self.metrics.items():
             lines.append(
-                f"{name}: {statistics.median(rounds):,.3g} {unit} ({min(rounds):,.3g} to {max(rounds):,.3g}, {len(rounds)} rounds)"
+                f"{name}: {statistics.median(rounds):,.3g} {unit} ({min(rounds):,.3g} to {max(rounds):,.3g}, "
+                f"{len(rounds)} rounds)"
             )
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
 def conditions() -> dict[str, Any]:
-    """The machine: processor, cores, kernel, commit, load of the last minute, and what reads the files."""
+    """The machine: processor, cores, kernel, commit, load of the last minute, and versions of the
+    libraries."""
     import numpy
     import pyarrow
 
     return {
-        "cpu": _processor(), "cores": len(os.sched_getaffinity(0)), "kernel": platform.release(), "commit": _commit(),
-        "load": round(os.getloadavg()[0], 2), "version": __version__, "python": platform.python_version(), "pyarrow": pyarrow.__version__,
+        "cpu": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "kernel": platform.release(),
+        "commit": _commit(),
+        "load": round(os.getloadavg()[0], 2),
+        "version": __version__,
+        "python": platform.python_version(),
+        "pyarrow": pyarrow.__version__,
         "numpy": numpy.__version__,
-    }  # fmt: skip
+    }
 
 
 def _processor() -> str:
@@ -89,7 +97,7 @@ def _processor() -> str:
 
 
 def _commit() -> str | None:
-    """Of the folder this package lies in, when it is one of a repository."""
+    """The commit of the repository that holds this package, if one does."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
         done = subprocess.run(

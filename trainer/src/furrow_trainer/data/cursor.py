@@ -1,4 +1,4 @@
-"""How far a reader has come, small enough to lie inside a checkpoint."""
+"""How far a reader has come, small enough to be part of a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ..errors import DataError
 class Cursor:
     """Everything up to commit `version` is done; of later commits the groups in `done` are.
 
-    A group whose trajectories spread over several commits, or that was done before an older one, is what `done` is for: it holds the
-    groups that are open side by side, not the history.
+    `done` holds groups whose trajectories spread over several commits, or that were done before an older
+    group: those that are open at once, not the whole history.
     """
 
     run_id: str | None = None
@@ -24,7 +24,7 @@ class Cursor:
     world: int = 1
 
     def to_json(self) -> str:
-        """As it stands in a checkpoint."""
+        """The form that a checkpoint stores."""
         raw = {
             "run_id": self.run_id,
             "version": self.version,
@@ -36,10 +36,10 @@ class Cursor:
 
     @staticmethod
     def from_json(text: str) -> Cursor:
-        """Reads it back.
+        """Reads what `to_json` wrote.
 
         Raises:
-            DataError: when it is not a cursor.
+            DataError: when the text is not a cursor.
         """
         try:
             raw: dict[str, Any] = json.loads(text)

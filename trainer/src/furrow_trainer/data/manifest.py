@@ -1,9 +1,10 @@
 """The manifest: numbered commits, each created once, that say which files are the data set.
 
-A commit's number is its place in the order; there are no gaps and nothing is rewritten. Who reads them from 1 upwards and stops at the
-first number that is not there sees each row once, whole. A `replace` commit puts a merged file in the place of small ones that hold the
-same rows: whoever follows has seen those, and skips it. The parts move to `data/replaced/` and are removed after a while; what they held
-then lies in the merged file, part after part in the order in which the commit names them.
+Commits are numbered in their order, without gaps, and are never rewritten. A reader that starts at 1 and
+stops at the first number that is not there reads each row once, whole. A `replace` commit puts a merged file
+in the place of small ones with the same rows: a reader that follows the run has read those, and skips the
+merged one. The parts move to `data/replaced/` and are removed later; their rows are then in the merged file,
+part after part in the order in which the commit names them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from ..errors import DataError
 
-# 10,000 files of 200 bytes are 2 MB; the writer keeps to the same limits.
+# 10,000 files of 200 bytes are 2 MB; the writer has the same limits.
 COMMIT_BYTES_MAX = 4 << 20
 COMMIT_FILES_MAX = 10_000
 TABLES = ("trajectories", "steps", "failed_steps", "groups", "scores")
@@ -41,7 +42,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One commit."""
+    """A commit of the manifest."""
 
     version: int
     op: str
@@ -51,13 +52,13 @@ class Commit:
     created_at_micros: int
 
     def file(self, table: str) -> DataFile | None:
-        """The file of a table that it adds; an append adds at most one."""
+        """The file that it adds to a table; an append adds at most one."""
         return next((file for file in self.files if file.table == table), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows `start` to `stop` of a file that lies at `path` now."""
+    """Rows `start` to `stop` of the file that is now at `path`."""
 
     path: Path
     start: int
@@ -65,7 +66,7 @@ class Piece:
 
 
 class Manifest:
-    """The commits of one run directory (or its `data` folder), read as far as they were asked for."""
+    """The commits of one run directory (or its `data` folder), read as far as a caller requested."""
 
     def __init__(self, run_dir: Path | str) -> None:
         self.data_dir = _data_dir(Path(run_dir))
@@ -81,7 +82,7 @@ class Manifest:
 
     @property
     def run_id(self) -> str | None:
-        """The run, once a commit has named it."""
+        """Id of the run, once a commit has named it."""
         return self._commits[0].run_id if self._commits else None
 
     def commit(self, version: int) -> Commit:
@@ -89,7 +90,8 @@ class Manifest:
         return self._commits[version - 1]
 
     def read_next(self) -> Commit | None:
-        """Reads the next commit; `None` while there is none. A malformed one is an error, and is met again at the next call."""
+        """Reads the next commit; `None` while there is none. A malformed one raises a DataError at every
+        call."""
         version = self.version + 1
         path = self.data_dir / "manifest" / f"{version:020}.json"
         try:
@@ -104,26 +106,27 @@ class Manifest:
         return commit
 
     def read_all(self) -> Iterator[Commit]:
-        """Reads what is there now."""
+        """Reads all commits that are there now."""
         while (commit := self.read_next()) is not None:
             yield commit
 
     def pieces(self, file: DataFile, verify: bool = False) -> list[Piece] | None:
-        """Where the rows of a file are now: in it, set aside, or in what replaced it. `None`: they were taken away for good.
+        """Where the rows of a file are now: in it, in `replaced/`, or in the file that replaced it. `None`:
+        they have expired.
 
-        With `verify` the bytes are held against the manifest's SHA-256 first.
+        With `verify` the bytes are first compared with the manifest's SHA-256.
         """
         path, start = file.path, 0
         while True:
             entry = self._files[path]
-            for place in (self.data_dir / path, self.data_dir / "replaced" / path):
-                if place.exists():
-                    _check_bytes(place, entry, verify)
-                    return [Piece(place, start, start + file.rows)]
+            for candidate in (self.data_dir / path, self.data_dir / "replaced" / path):
+                if candidate.exists():
+                    _check_bytes(candidate, entry, verify)
+                    return [Piece(candidate, start, start + file.rows)]
             if path in self._expired:
                 return None
             if path not in self._replaced_by:
-                # The commit that took it away may be one that was not read yet.
+                # The commit that removed it may be one that was not read yet.
                 if self.read_next() is not None:
                     continue
                 raise DataError(f"{self.data_dir / path} is named by the manifest and is not there")
@@ -133,7 +136,7 @@ class Manifest:
     def _apply(self, path: Path, commit: Commit) -> None:
         for removed in commit.removed:
             if removed not in self._files:
-                raise DataError(f"{path} takes away {removed}, which no commit added")
+                raise DataError(f"{path} removes {removed}, which no commit added")
         for file in commit.files:
             if file.path in self._files:
                 raise DataError(f"{path} adds {file.path}, which an earlier commit added")
@@ -160,7 +163,7 @@ def _data_dir(run_dir: Path) -> Path:
     for candidate in (run_dir, run_dir / "data"):
         if (candidate / "manifest").is_dir():
             return candidate
-    raise DataError(f"{run_dir} is no run directory: it has neither manifest/ nor data/manifest/")
+    raise DataError(f"{run_dir} is not a run directory: it has neither manifest/ nor data/manifest/")
 
 
 def _check_bytes(path: Path, entry: DataFile, verify: bool) -> None:
@@ -210,7 +213,7 @@ def _file(raw: dict[str, object]) -> DataFile:
     )
     found = _PATH.fullmatch(file.path)
     if found is None or found["table"] != file.table or file.table not in TABLES:
-        raise ValueError(f"{file.path!r} is no path of table {file.table!r}")
+        raise ValueError(f"{file.path!r} is not a path of table {file.table!r}")
     if file.rows < 0 or file.bytes < 0:
         raise ValueError(f"{file.path} has {file.rows} rows and {file.bytes} bytes")
     return file

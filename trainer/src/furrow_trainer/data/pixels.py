@@ -1,7 +1,9 @@
-"""Screenshots as the policy saw them: decoded, cut into tiles, resampled in the fixed point that these models were trained with.
+"""Screenshots in the policy's form: decoded, cut into tiles, resampled in the fixed-point arithmetic that
+these models were trained with.
 
-The resampling is written out because libraries changed it: Pillow 13 runs the vertical pass first for some shapes, which moves single
-pixels by up to 24 of 255; the models' training and serving environments, and Furrow, run the horizontal pass first.
+The resampling is implemented here because libraries changed it: Pillow 13 runs the vertical pass first for
+some shapes, which moves single pixels by up to 24 of 255; the models' training and serving environments, and
+Furrow, run the horizontal pass first.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from ..errors import DataError
 
 Pixels = npt.NDArray[np.uint8]
 
-# What Furrow's own door admits.
+# Furrow refuses larger screenshots too.
 SIDE_MAX = 16_384
 PIXELS_MAX = 16_384 * 4_096
 
@@ -39,10 +41,11 @@ class Tiling:
 
 
 def decode(blob: bytes) -> Pixels:
-    """[height, width, 3] of a PNG or JPEG; what is transparent shows white behind it, `colour a + white (1 - a)` rounded to the nearest.
+    """[height, width, 3] of a PNG or JPEG; transparent pixels are blended with white, `colour a + white (1 -
+    a)` rounded to the nearest.
 
     Raises:
-        DataError: when it is no such picture, or larger than any screenshot.
+        DataError: when the bytes are not such a picture, or one larger than any screenshot.
     """
     from PIL import Image
 
@@ -58,7 +61,7 @@ def decode(blob: bytes) -> Pixels:
     except (OSError, ValueError, SyntaxError) as error:
         raise DataError(f"a screenshot of {len(blob)} bytes cannot be decoded: {error}") from error
     colour, alpha = rgba[..., :3], rgba[..., 3:]
-    # 255 is odd, so no sum lies half way between two.
+    # 255 is odd, so no sum is half way between two.
     return ((colour * alpha + 255 * (255 - alpha) + 127) // 255).astype(np.uint8)
 
 
@@ -68,7 +71,8 @@ def rgb_sha256(pixels: Pixels) -> bytes:
 
 
 def choose_grid(width: int, height: int, tile: int, tiles_max: int) -> tuple[int, int]:
-    """(columns, rows): the grid whose shape is nearest to the image's; on a tie the later one, if the image is large enough for it.
+    """(columns, rows): the grid whose shape is nearest to the image's; on a tie the later one, if the image
+    is large enough for it.
 
     The rule of InternVL's dynamic tiling, which the published checkpoint's own image_processing.py holds.
     """
@@ -82,13 +86,15 @@ def choose_grid(width: int, height: int, tile: int, tiles_max: int) -> tuple[int
 
 
 def resize(pixels: Pixels, width: int, height: int) -> Pixels:
-    """8-bit bicubic with antialiasing: horizontal first, rounded to 8 bit, then vertical; a side that keeps its size is left alone."""
+    """8-bit bicubic with antialiasing: horizontal first, rounded to 8 bit, then vertical; a side that keeps
+    its size is not resampled."""
     wide = _resample_rows(pixels, width)
     return np.ascontiguousarray(_resample_rows(wide.transpose(1, 0, 2), height).transpose(1, 0, 2))
 
 
 def tiles(pixels: Pixels, tiling: Tiling) -> tuple[Pixels, tuple[int, int]]:
-    """[n, tile, tile, 3] in reading order, the thumbnail last, and the grid (columns, rows). The aspect is not kept."""
+    """[n, tile, tile, 3] in reading order, the thumbnail last, and the grid (columns, rows). The aspect is
+    not kept."""
     height, width = pixels.shape[:2]
     side = tiling.tile
     cols, lines = choose_grid(width, height, side, tiling.tiles_max)
@@ -122,17 +128,18 @@ def _cubic(distance: float) -> float:
 
 @lru_cache(maxsize=64)
 def _weights(before: int, after: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Of each output: where its inputs begin [after] and their weights in 2^-22 [after, taps], zeros behind the last."""
+    """For each output: the first input [after] and the inputs' weights in units of 2^-22 [after, taps], zeros
+    after the last."""
     scale = before / after
-    stretch = max(scale, 1.0)
-    support = 2 * stretch
+    filter_scale = max(scale, 1.0)
+    support = 2 * filter_scale
     begins: list[int] = []
     weights: list[Sequence[int]] = []
     for output in range(after):
         centre = (output + 0.5) * scale
         low = max(int(centre - support + 0.5), 0)
         high = min(int(centre + support + 0.5), before)
-        values = [_cubic((k + low - centre + 0.5) * (1 / stretch)) for k in range(high - low)]
+        values = [_cubic((k + low - centre + 0.5) * (1 / filter_scale)) for k in range(high - low)]
         total = sum(values)
         shares = [value / total * (1 << 22) for value in values]
         begins.append(low)

@@ -1,8 +1,8 @@
-"""Follows a run's manifest and hands out its groups, each once, whole, with all its scored trajectories.
+"""Follows a run's manifest and returns its groups, each once, whole, with all its scored trajectories.
 
-A group is handed out when its row has come, which Furrow commits with or after the group's last trajectory. Until then only the rows'
-places are kept; screenshots and tokens are read when a group is used. What was handed out counts when the caller says `done`: the cursor
-never runs ahead of what a checkpoint has learned from.
+A group is returned when its row is there, which Furrow commits with or after the group's last trajectory.
+Until then only the locations of its rows are kept; screenshots and tokens are read when a group is used. A
+group is passed when the caller calls `done`: the cursor is never ahead of what a checkpoint was trained on.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from .cursor import Cursor
 from .manifest import Commit, DataFile, Manifest, Piece
 from .rows import GroupRow, Step, Trajectory
 
-# A row group is 32 MiB at most; neighbours in a file share one, and a group's trajectories lie in few.
+# A row group is 32 MiB at most; neighbours in a file share one, and a group's trajectories are in few.
 CACHE_BYTES_MAX = 256 << 20
-# Shards that a group's trajectories come from; a file open costs a descriptor and a footer.
+# Shards that a group's trajectories come from; an open file costs a descriptor and a footer.
 FILES_MAX = 8
 POLL_SECONDS = 0.2
 # The split of what `[eval]` collects.
@@ -37,13 +37,13 @@ class Choice:
     """Which trajectories are wanted. `None` and empty mean any."""
 
     trainable: str | None = None
-    """`rl` or `sft`: a trajectory of which at least one step is trainable so."""
+    """`rl` or `sft`: trajectories with at least one step that is trainable so."""
     splits: frozenset[str] = frozenset()
     suites: frozenset[str] = frozenset()
     tasks: frozenset[str] = frozenset()
     policy_kinds: frozenset[str] = frozenset()
     version_min: int | None = None
-    """Oldest policy version that may have written any of it."""
+    """Oldest policy version that may have written any part of a trajectory."""
     version_max: int | None = None
     reward_min: float | None = None
 
@@ -52,11 +52,11 @@ class Choice:
             raise ValueError(f"trainable is {self.trainable!r}; use 'rl', 'sft' or None")
 
     def refuses(self, trajectory: Trajectory, trainable_rl: bool, trainable_sft: bool) -> str | None:
-        """Why it is not wanted, in a word; `None` where it is."""
+        """The reason why a trajectory is not wanted; `None` where it is."""
         oldest, newest = trajectory.policy_version_min, trajectory.policy_version_max
         refusals = {
             "failed": trajectory.status != "scored",
-            # Whatever its flags say: of an evaluation nothing is learned.
+            # Whatever its flags say: an evaluation is never trained on.
             "evaluation": self.trainable is not None and trajectory.split == EVALUATION,
             "not trainable": {"rl": not trainable_rl, "sft": not trainable_sft, None: False}[self.trainable],
             "split": bool(self.splits) and trajectory.split not in self.splits,
@@ -68,7 +68,7 @@ class Choice:
             "reward": self.reward_min is not None
             and (trajectory.reward is None or trajectory.reward < self.reward_min),
         }
-        return next((word for word, refused in refusals.items() if refused), None)
+        return next((reason for reason, refused in refusals.items() if refused), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Group:
 
 
 @dataclass(slots=True)
-class _Place:
+class _StepLocation:
     """Where a trajectory's steps are: rows `start` to `stop` of a file as it was appended."""
 
     trajectory: Trajectory
@@ -95,12 +95,12 @@ class _Place:
 
 @dataclass(slots=True)
 class _Open:
-    """A group that was not handed out, or not done, yet."""
+    """A group that was not returned, or is not done, yet."""
 
     first: int
     last: int
     row: GroupRow | None = None
-    places: list[_Place] = field(default_factory=list)
+    locations: list[_StepLocation] = field(default_factory=list)
 
 
 class Reader:
@@ -109,10 +109,10 @@ class Reader:
     Args:
         run_dir: a run directory, or its `data` folder.
         choice: which trajectories are wanted.
-        cursor: where an earlier reader stopped; also says rank and world.
+        cursor: where an earlier reader stopped; its rank and world must be these.
         rank: this reader's number, from 0.
         world: how many share the run.
-        verify: hold each file against the manifest's SHA-256 before it is read.
+        verify: compare each file with the manifest's SHA-256 before it is read.
 
     Raises:
         DataError: when the cursor is of another run, another rank or another number of readers.
@@ -132,15 +132,16 @@ class Reader:
         self.manifest = Manifest(run_dir)
         self.choice = choice or Choice()
         self.counts: Counter[str] = Counter()
-        """Groups and trajectories met so far, and why some were left out."""
+        """Groups and trajectories read so far, and why some were left out."""
         self.discarded = 0
-        """Scored trajectories outside of evaluations in groups of which none is wanted: the farm collected them, and no caller gets them."""
+        """Scored trajectories outside of evaluations in groups of which none is wanted: the farm collected
+        them, and no caller gets them."""
         self._verify = verify
         self._rank, self._world = rank, world
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._ready: deque[Group] = deque()
         self._done: dict[str, int] = {}
-        self._places: dict[str, _Place] = {}
+        self._locations: dict[str, _StepLocation] = {}
         self._cache = _RowGroups()
         self._scanned = 0
         self._earlier: dict[str, int | None] = {}
@@ -149,17 +150,19 @@ class Reader:
     def _resume(self, cursor: Cursor) -> None:
         if (cursor.rank, cursor.world) != (self._rank, self._world):
             raise DataError(
-                f"the cursor is of reader {cursor.rank} of {cursor.world}, this is {self._rank} of {self._world}: resume with as many readers"
+                f"the cursor is of reader {cursor.rank} of {cursor.world}, this is {self._rank} of "
+                f"{self._world}: resume with as many readers"
             )
         while self.manifest.version < cursor.version:
             if self.manifest.read_next() is None:
                 raise DataError(
-                    f"the cursor stands at commit {cursor.version}, {self.manifest.data_dir} has {self.manifest.version}"
+                    f"the cursor stands at commit {cursor.version}, {self.manifest.data_dir} has "
+                    f"{self.manifest.version}"
                 )
         if cursor.run_id is not None and self.manifest.run_id not in (None, cursor.run_id):
             raise DataError(f"the cursor is of run {cursor.run_id}, this is {self.manifest.run_id}")
         self._scanned = cursor.version
-        # Done before; the last commit that holds each is learned when it is read again.
+        # Done by an earlier reader; the last commit that holds each is known when it is read again.
         self._earlier = dict.fromkeys(cursor.done)
 
     def groups(
@@ -168,14 +171,16 @@ class Reader:
         stop: Callable[[], bool] = lambda: False,
         idle: Callable[[], None] = lambda: None,
     ) -> Iterator[Group]:
-        """Groups in the order in which they closed. Ends when nothing was committed for `wait_seconds`, or would wait and `stop` holds.
+        """Groups in the order in which they closed. Ends when nothing was committed for `wait_seconds`, or
+        when it would wait and `stop` is true.
 
-        `idle` is called again and again while there is nothing to hand out.
+        `idle` is called at every poll while there is no group to return.
         """
         deadline = time.monotonic() + wait_seconds
         while True:
             if self._ready:
-                # Taken off before it is handed out: whoever stops here has it, and the others stay for the next call.
+                # Removed before it is returned: a caller that stops here has it, and the others stay for the
+                # next call.
                 yield self._ready.popleft()
                 deadline = time.monotonic() + wait_seconds
             elif self._scanned < self.manifest.version or self.manifest.read_next() is not None:
@@ -192,43 +197,44 @@ class Reader:
         """All steps of a trajectory of a group that is not done, in order.
 
         Raises:
-            DataError: when they are not there, or not whole.
+            DataError: when some are missing, or do not belong to the trajectory.
         """
-        place = self._places[trajectory.trajectory_id]
-        pieces = self.manifest.pieces(place.file)
+        location = self._locations[trajectory.trajectory_id]
+        pieces = self.manifest.pieces(location.file)
         if pieces is None:
-            raise DataError(
-                f"the steps of {trajectory.trajectory_id} were taken away for good while its group was in use"
-            )
+            raise DataError(f"the steps of {trajectory.trajectory_id} expired while its group was in use")
         found: list[Step] = []
         for piece in pieces:
-            found += self._cache.steps(Piece(piece.path, piece.start + place.start, piece.start + place.stop))
+            found += self._cache.steps(
+                Piece(piece.path, piece.start + location.start, piece.start + location.stop)
+            )
         numbers = [step.step for step in found]
         strangers = [step for step in found if step.trajectory_id != trajectory.trajectory_id]
         if strangers or numbers != list(range(trajectory.num_steps)):
             raise DataError(
-                f"{trajectory.trajectory_id} should have steps 0 to {trajectory.num_steps - 1}, its rows hold {numbers}"
+                f"{trajectory.trajectory_id} should have steps 0 to {trajectory.num_steps - 1}, its rows "
+                f"hold {numbers}"
             )
         return found
 
     def done(self, group: Group) -> None:
-        """The group was learned from: a cursor taken from now on is behind it."""
+        """Passes a group: a cursor taken from now on is behind it."""
         self._close(group.group_id)
 
     def cursor(self) -> Cursor:
-        """Where another reader goes on: behind every group that is done, before every other."""
-        # Nothing open: all that was scanned is done with.
+        """Where another reader continues: behind every group that is done, before every other."""
+        # Without an open group, all that was scanned is done.
         version = min((group.first - 1 for group in self._open.values()), default=self._scanned)
         self._done = {name: last for name, last in self._done.items() if last > version}
-        # Groups that an earlier reader did are kept as long as commits that hold them may be read again.
+        # Groups that an earlier reader did stay listed while commits that hold them may be read again.
         earlier = frozenset(name for name, last in self._earlier.items() if last is None or last > version)
         return Cursor(self.manifest.run_id, version, frozenset(self._done) | earlier, self._rank, self._world)
 
     def _close(self, group_id: str) -> None:
         group = self._open.pop(group_id)
         self._done[group_id] = group.last
-        for place in group.places:
-            self._places.pop(place.trajectory.trajectory_id, None)
+        for location in group.locations:
+            self._locations.pop(location.trajectory.trajectory_id, None)
 
     def _scan(self, commit: Commit) -> None:
         if commit.op != "append":
@@ -242,9 +248,9 @@ class Reader:
             self.counts["groups"] += 1
             group = self._open.setdefault(row.group_id, _Open(commit.version, commit.version))
             group.row, group.last = row, commit.version
-            group.places.sort(key=lambda place: place.trajectory.sample_index)
-            if group.places:
-                self._ready.append(Group(row, tuple(place.trajectory for place in group.places)))
+            group.locations.sort(key=lambda location: location.trajectory.sample_index)
+            if group.locations:
+                self._ready.append(Group(row, tuple(location.trajectory for location in group.locations)))
             else:
                 self.counts["groups left out: no trajectory is wanted"] += 1
                 self.discarded += 0 if row.split == EVALUATION else row.valid
@@ -271,9 +277,9 @@ class Reader:
                 raise DataError(
                     f"commit {commit.version}: {trajectory.trajectory_id} is scored and has no steps"
                 )
-            place = _Place(trajectory, steps_file, found.start, found.stop)
-            group.places.append(place)
-            self._places[trajectory.trajectory_id] = place
+            location = _StepLocation(trajectory, steps_file, found.start, found.stop)
+            group.locations.append(location)
+            self._locations[trajectory.trajectory_id] = location
 
     def _ranges(self, file: DataFile) -> dict[str, _Range]:
         table = self._table(file, ["trajectory_id", "trainable_rl", "trainable_sft"])
@@ -284,14 +290,15 @@ class Reader:
         for index, name in enumerate(names):
             found = ranges.setdefault(name, _Range(index, index))
             if found.stop != index:
-                raise DataError(f"{file.path}: the steps of {name} do not lie together")
+                raise DataError(f"{file.path}: the steps of {name} are not contiguous")
             found.stop += 1
             found.rl |= rl[index]
             found.sft |= sft[index]
         return ranges
 
     def _table(self, file: DataFile, columns: list[str]) -> pa.Table:
-        """Some columns of a file as it was appended, wherever its rows are now; none where they were taken away for good."""
+        """Some columns of a file as it was appended, wherever its rows are now; no rows where they have
+        expired."""
         pieces = self.manifest.pieces(file, self._verify)
         if pieces is None:
             self.counts["files expired before they were read"] += 1
@@ -320,7 +327,7 @@ class _Range:
 
 
 def share(group_id: str, world: int) -> int:
-    """Which of `world` readers a group belongs to: the same on every machine and in every process."""
+    """The rank of the reader that a group belongs to: the same on every machine and in every process."""
     return int.from_bytes(hashlib.sha256(group_id.encode()).digest()[:8], "big") % world
 
 
@@ -333,7 +340,7 @@ class _RowGroups:
         self._bytes = 0
 
     def steps(self, piece: Piece) -> list[Step]:
-        """Rows of a file, which is opened once."""
+        """Steps of a piece; its file is opened once."""
         file = self._file(piece.path)
         if file.begins[-1] < piece.stop:
             raise DataError(f"{piece.path} has {file.begins[-1]} rows, the manifest promises {piece.stop}")
@@ -373,4 +380,4 @@ class _RowGroups:
 class _File:
     parquet: pq.ParquetFile
     begins: list[int]
-    """First row of each row group, and behind the last."""
+    """First row of each row group, and one past the last row."""

@@ -1,4 +1,5 @@
-"""Rows of the data set as Python values. Columns keep their names; the schema is Furrow's `crates/records/src/schema.rs`."""
+"""Rows of the data set as Python values. Columns keep their names; the schema is Furrow's
+`crates/records/src/schema.rs`."""
 
 from __future__ import annotations
 
@@ -16,13 +17,14 @@ Floats = npt.NDArray[np.float32]
 Flags = npt.NDArray[np.bool_]
 
 TRAJECTORY_COLUMNS = [
-    "run_id", "trajectory_id", "attempt", "group_id", "sample_index", "group_size", "task_id", "suite", "split", "policy_kind", "status",
-    "end", "reward", "goal", "num_steps", "num_prompt_tokens", "num_response_tokens", "num_invalid_actions", "policy_version_min",
-    "policy_version_max", "hashes", "session",
+    "run_id", "trajectory_id", "attempt", "group_id", "sample_index", "group_size", "task_id", "suite",
+    "split", "policy_kind", "status", "end", "reward", "goal", "num_steps", "num_prompt_tokens",
+    "num_response_tokens", "num_invalid_actions", "policy_version_min", "policy_version_max", "hashes",
+    "session",
 ]  # fmt: skip
 GROUP_COLUMNS = [
-    "run_id", "group_id", "task_id", "suite", "split", "seed", "planned", "valid", "mean", "std", "zero_variance", "policy_version_min",
-    "policy_version_max",
+    "run_id", "group_id", "task_id", "suite", "split", "seed", "planned", "valid", "mean", "std",
+    "zero_variance", "policy_version_min", "policy_version_max",
 ]  # fmt: skip
 
 
@@ -80,7 +82,7 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class ImageSpan:
-    """Where a screenshot's rows stand in the whole prompt `K_t ++ prompt_token_ids`."""
+    """Where a screenshot's rows are in the whole prompt `K_t ++ prompt_token_ids`."""
 
     step: int
     token_start: int
@@ -93,7 +95,8 @@ class ImageSpan:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A row of `steps`. Token columns are `None` where the policy gave no tokens; a null number inside a list is NaN."""
+    """A row of `steps`. Token columns are `None` where the policy returned no tokens; a null number inside a
+    list is NaN."""
 
     trajectory_id: str
     step: int
@@ -132,12 +135,13 @@ class Step:
 
     @property
     def temperature(self) -> float:
-        """What the recorded log-probs are at: the sampling temperature, 1 for a greedy policy."""
+        """The temperature of the recorded log-probs: that of sampling, and 1 for a greedy policy."""
         temperature = float(self.sampling["temperature"])
         return temperature if temperature > 0 else 1.0
 
     def kept_ids(self, index: int) -> Ids | None:
-        """Ids that response token `index` was drawn from; `None` where all were, or where they are not listed."""
+        """Ids that response token `index` was sampled from; `None` where it was sampled from all, or where
+        they are not listed."""
         if self.kept_count is None or self.kept_token_ids is None or self.kept_offsets is None:
             return None
         count = self.kept_count[index]
@@ -148,9 +152,10 @@ class Step:
 
 
 STEP_COLUMNS = [
-    "trajectory_id", "step", "is_last", "is_terminal", "is_truncated", "trainable_rl", "trainable_sft", "reward", "observation", "action",
-    "outcome", "sampling", "prompt_token_ids", "image_spans", "response_token_ids", "response_mask", "forced", "finish_reason",
-    "commit_token_ids", "prefix_len", "prefix_hash", "prompt_hash", "logprobs", "sampled_logprobs", "kept_count", "kept_token_ids",
+    "trajectory_id", "step", "is_last", "is_terminal", "is_truncated", "trainable_rl", "trainable_sft",
+    "reward", "observation", "action", "outcome", "sampling", "prompt_token_ids", "image_spans",
+    "response_token_ids", "response_mask", "forced", "finish_reason", "commit_token_ids", "prefix_len",
+    "prefix_hash", "prompt_hash", "logprobs", "sampled_logprobs", "kept_count", "kept_token_ids",
     "kept_offsets", "entropy", "policy_versions", "state_version_min", "engine",
 ]  # fmt: skip
 
@@ -169,7 +174,7 @@ def steps(table: pa.Table) -> list[Step]:
     """Rows of a table that has `STEP_COLUMNS`.
 
     Raises:
-        DataError: when the lists of a row do not fit each other.
+        DataError: when the lists of a row differ in length.
     """
     table = table.combine_chunks()
     columns = {name: _chunk(table, name) for name in STEP_COLUMNS}
@@ -177,23 +182,49 @@ def steps(table: pa.Table) -> list[Step]:
     plain = {
         name: _plain(columns[name])
         for name in (
-            "trajectory_id", "step", "is_last", "is_terminal", "is_truncated", "trainable_rl", "trainable_sft", "reward", "action", "outcome",
-            "sampling", "finish_reason", "prefix_len", "prefix_hash", "prompt_hash", "state_version_min",
+            "trajectory_id",
+            "step",
+            "is_last",
+            "is_terminal",
+            "is_truncated",
+            "trainable_rl",
+            "trainable_sft",
+            "reward",
+            "action",
+            "outcome",
+            "sampling",
+            "finish_reason",
+            "prefix_len",
+            "prefix_hash",
+            "prompt_hash",
+            "state_version_min",
         )
-    }  # fmt: skip
+    }
     plain |= {
-        "screenshot": _plain(observation.field("screenshot").field("bytes")), "image_format": _plain(observation.field("format")),
-        "url": _plain(observation.field("url")), "title": _plain(observation.field("title")), "image_spans": _spans(columns["image_spans"]),
+        "screenshot": _plain(observation.field("screenshot").field("bytes")),
+        "image_format": _plain(observation.field("format")),
+        "url": _plain(observation.field("url")),
+        "title": _plain(observation.field("title")),
+        "image_spans": _spans(columns["image_spans"]),
         "state_origin": _plain(columns["engine"].field("state_origin")),
-    }  # fmt: skip
+    }
     lists = {
         name: _Lists(columns[name], dtype)
         for name, dtype in (
-            ("prompt_token_ids", np.int32), ("response_token_ids", np.int32), ("response_mask", np.bool_), ("forced", np.bool_),
-            ("commit_token_ids", np.int32), ("logprobs", np.float32), ("sampled_logprobs", np.float32), ("kept_count", np.float32),
-            ("kept_token_ids", np.int32), ("kept_offsets", np.int32), ("entropy", np.float32), ("policy_versions", np.int32),
+            ("prompt_token_ids", np.int32),
+            ("response_token_ids", np.int32),
+            ("response_mask", np.bool_),
+            ("forced", np.bool_),
+            ("commit_token_ids", np.int32),
+            ("logprobs", np.float32),
+            ("sampled_logprobs", np.float32),
+            ("kept_count", np.float32),
+            ("kept_token_ids", np.int32),
+            ("kept_offsets", np.int32),
+            ("entropy", np.float32),
+            ("policy_versions", np.int32),
         )
-    }  # fmt: skip
+    }
     plain |= {name: values.all() for name, values in lists.items()}
     names = list(plain)
     rows = []
@@ -205,12 +236,13 @@ def steps(table: pa.Table) -> list[Step]:
 
 
 def _plain(column: pa.Array) -> list[Any]:
-    """A column as Python values, made by columns: a struct's values one by one take ten times as long."""
+    """A column as Python values, converted by columns: converting a struct's values one by one takes ten
+    times as long."""
     if pa.types.is_struct(column.type):
         names = [member.name for member in column.type]
         rows = zip(*(_plain(column.field(name)) for name in names), strict=True)
         found = [dict(zip(names, row, strict=True)) for row in rows]
-        # What a null row's members hold says nothing.
+        # The members of a null row hold no values.
         return (
             found
             if not column.null_count
@@ -227,7 +259,7 @@ def _valid(column: pa.Array) -> list[bool]:
 
 
 def _spans(column: pa.Array) -> list[tuple[ImageSpan, ...]]:
-    """Empty where a row has none."""
+    """Image spans of each row; empty where it has none."""
     spans = [ImageSpan(**span) for span in _plain(column.values)]
     offsets = column.offsets.to_pylist()
     ends = zip(offsets, offsets[1:], _valid(column), strict=False)
@@ -250,7 +282,7 @@ class _Lists:
             self.values = values.to_numpy(zero_copy_only=False).astype(dtype, copy=False)
 
     def all(self) -> list[Any]:
-        """A slice a row, `None` for a null."""
+        """A slice per row, `None` for a null."""
         offsets = self.offsets.tolist()
         return [
             self.values[start:stop] if there else None
@@ -279,9 +311,11 @@ def _check(row: Step) -> None:
         values = getattr(row, name)
         if values is not None and len(values) != length:
             raise DataError(
-                f"{row.trajectory_id} step {row.step}: {name} has {len(values)} entries for {length} response tokens"
+                f"{row.trajectory_id} step {row.step}: {name} has {len(values)} entries for {length} "
+                "response tokens"
             )
     if row.kept_offsets is not None and len(row.kept_offsets) not in (0, length + 1):
         raise DataError(
-            f"{row.trajectory_id} step {row.step}: kept_offsets has {len(row.kept_offsets)} entries for {length} response tokens"
+            f"{row.trajectory_id} step {row.step}: kept_offsets has {len(row.kept_offsets)} entries for "
+            f"{length} response tokens"
         )

@@ -1,4 +1,4 @@
-"""The hash that proves which tokens and pixels a prompt was."""
+"""The hash that identifies the tokens and pixels of a prompt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from .rows import Ids, ImageSpan
 
 
 def token_hash(ids: Ids, spans: Iterable[ImageSpan]) -> bytes:
-    """First 16 bytes of SHA-256 over ids as u32 little-endian, each image's placeholders followed by its `rgb_sha256`."""
+    """First 16 bytes of SHA-256 over ids as u32 little-endian, each image's placeholders followed by its
+    `rgb_sha256`."""
     digest, at = hashlib.sha256(), 0
     raw = np.ascontiguousarray(ids, dtype="<u4")
     for span in sorted(spans, key=lambda span: span.token_start):

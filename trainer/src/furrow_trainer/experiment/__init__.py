@@ -1,4 +1,5 @@
-"""The learning experiment: demonstrations, a warm start, and two arms that go on online; only one of them is told what was right."""
+"""The learning experiment: demonstrations, a warm start, and two arms that go on online; only one of them
+with true rewards."""
 
 from . import report
 from .course import Course

@@ -1,10 +1,12 @@
-"""What happens, in order; each stage is done once, and a course that was stopped goes on where it was.
+"""The stages of the experiment, in order. Each stage runs once, and a course that was stopped continues where
+it was.
 
 random/            a random checkpoint of the whole architecture
 demonstrations/    a run of the scripted policy
-warm/              the supervised training on it
+warm/              the supervised training on the demonstrations
 exam-start/        the warm start on held-out seeds
-learned/attempts   the farm, learned/training the trainer that follows it and publishes into it; permuted/ the same, as the control
+learned/attempts   the farm's run; permuted/ is the same for the control
+learned/training   the trainer that follows the run and publishes into it
 exam-*/            both arms on the same held-out seeds, halfway and at the end
 """
 
@@ -20,7 +22,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 from .. import config as configuration
 from ..errors import ConfigError, TrainerError
@@ -31,7 +35,7 @@ JOBS = ("demonstrate.toml", "attempt.toml", "examine.toml", "sft.toml", "rl.toml
 ARMS = {"learned": False, "permuted": True}
 START_SECONDS = 120.0
 DRAIN_SECONDS = 180.0
-SAID_BYTES = 2_000
+OUTPUT_BYTES = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +44,10 @@ class Course:
 
     Args:
         folder: holds the five files of `JOBS`.
-        out: where everything goes; absolute.
-        furrow: the program.
-        size, seed: of the random checkpoint.
-        overrides: `key=value` for every job, such as where the browser is.
+        out: absolute path of the folder of all results.
+        furrow: path of the furrow program.
+        size, seed: those of the random checkpoint.
+        overrides: `key=value` for every job, such as the browser's path.
     """
 
     folder: Path
@@ -54,11 +58,11 @@ class Course:
     overrides: tuple[str, ...] = ()
 
     def run(self) -> None:
-        """All stages.
+        """Runs all stages.
 
         Raises:
-            ConfigError: when a file of the folder is not there or two of them contradict each other.
-            TrainerError: when a stage failed, with the end of what it said.
+            ConfigError: when a file of the folder is missing, or two of them contradict each other.
+            TrainerError: when a stage failed, with the end of its output.
         """
         self.check()
         self.out.mkdir(parents=True, exist_ok=True)
@@ -67,22 +71,17 @@ class Course:
         self.stage("warm", self.warm)
         self.stage("exam-start", lambda: self.examine("start", self.start))
         for arm, permute in ARMS.items():
-            self.stage(arm, lambda arm=arm, permute=permute: self.arm(arm, permute))  # type: ignore[misc]
+            self.stage(arm, partial(self.arm, arm, permute))
         for arm in ARMS:
             for version in self.examined:
                 name = f"{arm}-{version:02}"
-                self.stage(
-                    f"exam-{name}",
-                    lambda name=name, arm=arm, version=version: self.examine(
-                        name, self.weights(arm, version)
-                    ),
-                )  # type: ignore[misc]
+                self.stage(f"exam-{name}", partial(self.examine, name, self.weights(arm, version)))
 
     def check(self) -> None:
-        """The files are there, and what must agree between them does."""
+        """Checks that all files exist and agree with one another."""
         missing = [name for name in JOBS if not (self.folder / name).is_file()]
         if missing:
-            raise ConfigError(f"{self.folder} has no {', '.join(missing)}")
+            raise ConfigError(f"{self.folder} has no {', '.join(missing)}; it must hold {', '.join(JOBS)}")
         rl = configuration.read(self.folder / "rl.toml")
         configuration.read(self.folder / "sft.toml")
         if rl.publish.every != 1 or rl.rl.passes != 1:
@@ -97,31 +96,32 @@ class Course:
 
     @property
     def examined(self) -> tuple[int, int]:
-        """Versions that are examined: halfway and the last."""
+        """Versions that are examined: the middle one and the last."""
         return self.versions // 2, self.versions
 
     @property
     def start(self) -> Path:
-        """What both arms begin with."""
-        place = saved.newest(self.out / "warm" / "checkpoints")
-        if place is None:
+        """Checkpoint that both arms begin with."""
+        checkpoint = saved.newest(self.out / "warm" / "checkpoints")
+        if checkpoint is None:
             raise TrainerError(f"{self.out / 'warm'} has no checkpoint")
-        return place / "model"
+        return checkpoint / "model"
 
     def weights(self, arm: str, version: int) -> Path:
-        """Of a version that an arm published."""
+        """Checkpoint of a version that an arm published."""
         return self.out / arm / "training" / "checkpoints" / f"{version:08}" / "model"
 
     def stage(self, name: str, work: Callable[[], None]) -> None:
-        """Does it unless it is done, and writes down how long it took; stops and goes on add up."""
+        """Runs a stage unless it is done, and records its seconds, summed over the times that it was
+        continued."""
         folder = self.out / "stages"
         folder.mkdir(exist_ok=True)
         mark, before = folder / f"{name}.json", 0.0
         if mark.exists():
-            said = json.loads(mark.read_text("utf8"))
-            if said["done"]:
+            state = json.loads(mark.read_text("utf8"))
+            if state["done"]:
                 return
-            before = float(said["seconds"])
+            before = float(state["seconds"])
         print(f"{name}", file=sys.stderr, flush=True)
         begun, done = time.monotonic(), False
         try:
@@ -137,7 +137,7 @@ class Course:
     # ---- stages ----
 
     def make_random(self) -> None:
-        """A checkpoint that nobody trained."""
+        """Writes an untrained checkpoint."""
         shutil.rmtree(self.out / "random", ignore_errors=True)
         self.call(
             [
@@ -154,49 +154,49 @@ class Course:
         )
 
     def collect(self, job: str, name: str, *settings: str) -> None:
-        """A whole run of a job."""
+        """Collects a whole run of a job."""
         self.call(self.job(job, self.out, name, *settings), name)
 
     def warm(self) -> None:
-        """Learns from the demonstrations."""
+        """Trains on the demonstrations."""
         out = self.out
-        places = [
+        settings = [
             f"run.output_dir={out / 'warm'}",
             f"run.checkpoint={out / 'random'}",
             f"data.run_dir={out / 'demonstrations'}",
         ]
-        self.call(self.trainer("sft", *places), "warm")
+        self.call(self.trainer("sft", *settings), "warm")
 
     def examine(self, name: str, weights: Path) -> None:
-        """Attempts on the held-out seeds, the same for all."""
+        """Collects attempts on the held-out seeds, the same for all checkpoints."""
         self.collect("examine.toml", f"exam-{name}", f"policy.checkpoint={weights}")
 
     def arm(self, name: str, permute: bool) -> None:
-        """Farm and trainer side by side, until the trainer has published its last version."""
-        place = self.out / name
-        place.mkdir(exist_ok=True)
-        run = place / "attempts"
+        """Runs farm and trainer at once, until the trainer has published its last version."""
+        folder = self.out / name
+        folder.mkdir(exist_ok=True)
+        run = folder / "attempts"
         publish = [self.furrow, "publish", "{dir}", "--run", str(run), "--id", "{id}", "--json"]
-        with (place / "farm.log").open("ab") as said:
+        with (folder / "farm.log").open("ab") as output:
             farm = self.begin(
-                self.job("attempt.toml", place, "attempts", f"policy.checkpoint={self.start}"), said
+                self.job("attempt.toml", folder, "attempts", f"policy.checkpoint={self.start}"), output
             )
             trainer = None
             try:
-                self.wait_for(run / "data", farm, place / "farm.log")
-                places = [
-                    f"run.output_dir={place / 'training'}",
+                self.wait_for(run / "data", farm, folder / "farm.log")
+                settings = [
+                    f"run.output_dir={folder / 'training'}",
                     f"run.checkpoint={self.start}",
                     f"data.run_dir={run}",
                 ]
                 how = [f"rl.permute_rewards={str(permute).lower()}", f"publish.keep_every={self.examined[0]}"]
                 trainer = self.begin(
-                    self.trainer("rl", *places, *how, f"publish.command={json.dumps(publish)}"), None
+                    self.trainer("rl", *settings, *how, f"publish.command={json.dumps(publish)}"), None
                 )
                 while trainer.poll() is None:
                     if farm.poll() is not None:
                         raise TrainerError(
-                            f"{name}: the farm ended before the trainer; {_end_of(place / 'farm.log')}"
+                            f"{name}: the farm ended before the trainer; {_end_of(folder / 'farm.log')}"
                         )
                     time.sleep(0.5)
                 if trainer.returncode:
@@ -207,13 +207,13 @@ class Course:
                 ends = [_ended(process) for process in (trainer, farm) if process is not None]
             if ends[-1]:
                 raise TrainerError(
-                    f"{name}: the farm ended with status {ends[-1]}; {_end_of(place / 'farm.log')}"
+                    f"{name}: the farm ended with status {ends[-1]}; {_end_of(folder / 'farm.log')}"
                 )
 
-    # ---- below ----
+    # ---- processes ----
 
     def job(self, file: str, folder: Path, name: str, *settings: str) -> list[str]:
-        """`furrow run` of a job file, gone on with where it was begun."""
+        """Command of `furrow run` with a job file; a run that was begun is resumed."""
         every = [f"run.output_dir={folder}", f"run.name={name}", *settings, *self.overrides]
         resume = ["--resume"] if (folder / name).exists() else []
         return [
@@ -225,17 +225,17 @@ class Course:
         ]
 
     def trainer(self, kind: str, *settings: str) -> list[str]:
-        """A training in a process of its own, gone on with where it was begun."""
+        """Command of a training in a process of its own; a training that was begun is resumed."""
         return [
             sys.executable, "-m", "furrow_trainer", kind, str(self.folder / f"{kind}.toml"), "--resume",
             *(part for setting in settings for part in ("--set", setting)),
         ]  # fmt: skip
 
     def call(self, command: list[str], name: str) -> None:
-        """Runs to its end; what it says goes to a file."""
+        """Runs a command to its end; its output goes to a file."""
         path = self.out / "stages" / f"{name}.log"
-        with path.open("ab") as said:
-            process = self.begin(command, said)
+        with path.open("ab") as output:
+            process = self.begin(command, output)
             try:
                 status = process.wait()
             finally:
@@ -243,18 +243,19 @@ class Course:
         if status:
             raise TrainerError(f"{name}: {command[0]} ended with status {status}; {_end_of(path)}")
 
-    def begin(self, command: list[str], said) -> subprocess.Popen[bytes]:  # type: ignore[no-untyped-def]
-        """Starts a process; without a file it says what it says here."""
+    def begin(self, command: list[str], output: IO[bytes] | None) -> subprocess.Popen[bytes]:
+        """Starts a process with its output in a file, or with this process's own output where there is
+        none."""
         environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
         try:
             return subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
         except OSError as error:
             raise TrainerError(f"{command[0]} cannot be started: {error}") from error
 
     def wait_for(self, path: Path, farm: subprocess.Popen[bytes], log: Path) -> None:
-        """Until the farm has made it."""
+        """Waits until the farm has written a file."""
         deadline = time.monotonic() + START_SECONDS
         while not path.exists():
             if farm.poll() is not None or time.monotonic() > deadline:
@@ -263,7 +264,7 @@ class Course:
 
 
 def _ended(process: subprocess.Popen[bytes]) -> int:
-    """Asks it to end if it has not; its status."""
+    """Ends a process if it runs; returns its exit status."""
     if process.poll() is None:
         with suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM)
@@ -275,4 +276,4 @@ def _ended(process: subprocess.Popen[bytes]) -> int:
 
 
 def _end_of(path: Path) -> str:
-    return path.read_bytes()[-SAID_BYTES:].decode("utf8", "replace").strip() if path.exists() else ""
+    return path.read_bytes()[-OUTPUT_BYTES:].decode("utf8", "replace").strip() if path.exists() else ""

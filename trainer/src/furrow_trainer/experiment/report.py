@@ -1,4 +1,4 @@
-"""What came of a course: one JSON file, plots, and a page that shows them."""
+"""The results of a course: one JSON file, plots, and a page with them."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from .course import ARMS, Course
 from .plot import Line
 from .statistics import bootstrap, wilson
 
-# Figures of metrics.jsonl that are drawn: file, title, where it lies.
+# Metrics of metrics.jsonl that are plotted: file, title, key.
 TRAINED = (
-    ("entropy", "entropy of a drawn token, nats", "policy/entropy"),
-    ("kl", "KL(policy that drew || policy being trained), nats a token", "policy/kl_behaviour"),
+    ("entropy", "entropy of a sampled token, nats", "policy/entropy"),
+    ("kl", "KL(policy that sampled || policy being trained), nats per token", "policy/kl_behaviour"),
     ("ratio", "importance ratio, mean", "ratio/mean"),
-    ("staleness", "versions between drawing and training, mean", "staleness/mean"),
+    ("staleness", "versions between sampling and training, mean", "staleness/mean"),
 )
 # The same of an arm's versions.
 ACTED = (
-    ("length", "steps an attempt, mean", "length"),
+    ("length", "steps per attempt, mean", "length"),
     ("invalid", "invalid actions of all attempts", "invalid actions"),
 )
 # Steps of each run whose log-probabilities are recomputed.
@@ -43,18 +43,18 @@ Tries = dict[tuple[str, int], float]
 
 
 def write(course: Course, folder: Path) -> dict[str, Any]:
-    """Reads what the course left, writes `report.json`, `README.md` and the plots; the report."""
+    """Reads the course's results, writes `report.json`, `README.md` and the plots, and returns the report."""
     folder.mkdir(parents=True, exist_ok=True)
-    said = measured(course)
-    (folder / "report.json").write_text(json.dumps(said, indent=1) + "\n", "utf8")
-    for name, svg in plots(said).items():
+    report = measured(course)
+    (folder / "report.json").write_text(json.dumps(report, indent=1) + "\n", "utf8")
+    for name, svg in plots(report).items():
         (folder / f"{name}.svg").write_text(svg, "utf8")
-    (folder / "README.md").write_text(page(said), "utf8")
-    return said
+    (folder / "README.md").write_text(page(report), "utf8")
+    return report
 
 
 def measured(course: Course) -> dict[str, Any]:
-    """All figures."""
+    """All metrics of the report."""
     start = tries(course.out / "exam-start")
     exams = {"start": exam(start)}
     compared = {}
@@ -66,7 +66,7 @@ def measured(course: Course) -> dict[str, Any]:
             ends[arm] = found
         compared[f"{arm} - start"] = difference(ends[arm], start)
     compared["learned - permuted"] = difference(ends["learned"], ends["permuted"])
-    seen = set().union(
+    trained_on = set().union(
         *(seeds(course.out / arm / "attempts") for arm in ARMS), seeds(course.out / "demonstrations")
     )
     times = {
@@ -78,22 +78,27 @@ def measured(course: Course) -> dict[str, Any]:
         "conditions": conditions(),
         "layers": read_config(course.out / "random").text.layers,
         "seconds": times,
-        "minutes to the learned policy": round(sum(seconds for name, seconds in times.items() if "permuted" not in name) / 60, 1),
+        "minutes to the learned policy": round(
+            sum(seconds for name, seconds in times.items() if "permuted" not in name) / 60, 1
+        ),
         "demonstrations": counts(course.out / "demonstrations"),
         "warm start": {"steps": len(warm), "nll of the last step": warm[-1]["loss/nll"] if warm else None},
         "examined": course.examined,
         "recomputed": recomputed(course),
-        "held-out seeds that were trained on": len(seen & set(start)),
+        "held-out seeds that were trained on": len(trained_on & set(start)),
         "exams": exams,
         "differences, by seed": compared,
         "arms": {arm: of_arm(course.out / arm) for arm in ARMS},
-        "settings": {name: configuration.to_toml(configuration.read(course.folder / name)) for name in ("sft.toml", "rl.toml")},
-    }  # fmt: skip
+        "settings": {
+            name: configuration.to_toml(configuration.read(course.folder / name))
+            for name in ("sft.toml", "rl.toml")
+        },
+    }
 
 
 def recomputed(course: Course) -> dict[str, Any]:
-    """Gaps between what the farm recorded and what PyTorch computes from the rows and the weights: of every exam, whose steps have one version
-    each, and of attempts that the last weights did not draw."""
+    """Gaps between what the farm recorded and what PyTorch computes from the rows and the weights: of every
+    exam, whose steps have one version each, and of attempts that the last weights mostly did not sample."""
     names = {"start": course.start} | {
         f"{arm}-{version:02}": course.weights(arm, version) for arm in ARMS for version in course.examined
     }
@@ -112,7 +117,7 @@ def recomputed(course: Course) -> dict[str, Any]:
     }
 
 
-# ---- what was tried ----
+# ---- attempts ----
 
 
 def tries(run: Path) -> Tries:
@@ -232,14 +237,14 @@ def conditions() -> dict[str, Any]:
         ]
         processor = named[0] if named else processor
     try:
-        asked = subprocess.run(
+        answer = subprocess.run(
             ["git", "rev-parse", "--short=12", "HEAD"],
             capture_output=True,
             text=True,
             check=False,
             cwd=Path(__file__).parent,
         )
-        commit = asked.stdout.strip()
+        commit = answer.stdout.strip()
     except OSError:
         commit = ""
     return {
@@ -251,22 +256,22 @@ def conditions() -> dict[str, Any]:
     }
 
 
-def _count(words: Any) -> dict[str, int]:
+def _count(values: Any) -> dict[str, int]:
     found: dict[str, int] = defaultdict(int)
-    for word in words:
-        found[word] += 1
+    for value in values:
+        found[value] += 1
     return found
 
 
-# ---- how it is shown ----
+# ---- plots and the page ----
 
 
-def plots(said: dict[str, Any]) -> dict[str, str]:
+def plots(report: dict[str, Any]) -> dict[str, str]:
     """SVG documents by name."""
     found = {}
     lines = []
-    for arm, figures in said["arms"].items():
-        versions = figures["versions"]
+    for arm, metrics in report["arms"].items():
+        versions = metrics["versions"]
         lines.append(
             Line(
                 arm,
@@ -275,12 +280,12 @@ def plots(said: dict[str, Any]) -> dict[str, str]:
             )
         )
     found["attempts"] = plot.figure(
-        "success of the attempts that were learned from, 95 % (groups)", "version", lines, (0.0, 1.0)
+        "success of the attempts trained on, 95 % (groups)", "version", lines, (0.0, 1.0)
     )
     lines = []
-    for arm in said["arms"]:
-        points = [(0, said["exams"]["start"]["all"])] + [
-            (version, said["exams"][f"{arm}-{version:02}"]["all"]) for version in said["examined"]
+    for arm in report["arms"]:
+        points = [(0, report["exams"]["start"]["all"])] + [
+            (version, report["exams"][f"{arm}-{version:02}"]["all"]) for version in report["examined"]
         ]
         lines.append(
             Line(
@@ -293,62 +298,65 @@ def plots(said: dict[str, Any]) -> dict[str, str]:
     found["exams"] = plot.figure("success on held-out seeds, 95 % (Wilson)", "version", lines, (0.0, 1.0))
     for name, title, column in TRAINED:
         found[name] = plot.figure(
-            title, "update", [_trained(arm, figures, column) for arm, figures in said["arms"].items()]
+            title, "update", [_trained(arm, metrics, column) for arm, metrics in report["arms"].items()]
         )
     for name, title, column in ACTED:
         lines = [
-            Line(arm, [(v["version"], v[column]) for v in figures["versions"]])
-            for arm, figures in said["arms"].items()
+            Line(arm, [(v["version"], v[column]) for v in metrics["versions"]])
+            for arm, metrics in report["arms"].items()
         ]
         found[name] = plot.figure(title, "version", lines)
     return found
 
 
-def _trained(arm: str, figures: dict[str, Any], column: str) -> Line:
+def _trained(arm: str, metrics: dict[str, Any], column: str) -> Line:
     return Line(
-        arm, [(line["step"], line[column]) for line in figures["training"] if line[column] is not None]
+        arm, [(line["step"], line[column]) for line in metrics["training"] if line[column] is not None]
     )
 
 
-def page(said: dict[str, Any]) -> str:
+def page(report: dict[str, Any]) -> str:
     """The report as Markdown."""
     rows = []
-    for name, found in said["exams"].items():
+    for name, found in report["exams"].items():
         cells = [
             f"{100 * one['success']:.0f} % ({100 * one['low']:.0f} to {100 * one['high']:.0f})"
             for one in found.values()
         ]
         rows.append(f"| {name} | {found['all']['tried']} | {' | '.join(cells)} |")
-    tasks = list(next(iter(said["exams"].values())))
+    tasks = list(next(iter(report["exams"].values())))
     compared = [
-        f"| {name} | {100 * one['difference']:+.0f} points | {100 * one['low']:+.0f} to {100 * one['high']:+.0f} |"
-        for name, one in said["differences, by seed"].items()
+        f"| {name} | {100 * one['difference']:+.0f} points | {100 * one['low']:+.0f} to "
+        f"{100 * one['high']:+.0f} |"
+        for name, one in report["differences, by seed"].items()
     ]
     arms = [
-        f"| {arm} | {figures['published']} | {figures['updates']} | {sum(v['attempts'] for v in figures['versions'])} "
-        f"| {_mean(figures, 'staleness/mean'):.2f} | {_mean(figures, 'ratio/mean'):.3f} | {_mean(figures, 'seconds'):.1f} s "
-        f"| {_mean(figures, 'seconds/waited'):.1f} s | {_mean(figures, 'seconds/published'):.1f} s |"
-        for arm, figures in said["arms"].items()
+        f"| {arm} | {metrics['published']} | {metrics['updates']} | "
+        f"{sum(v['attempts'] for v in metrics['versions'])} "
+        f"| {_mean(metrics, 'staleness/mean'):.2f} | {_mean(metrics, 'ratio/mean'):.3f} | "
+        f"{_mean(metrics, 'seconds'):.1f} s "
+        f"| {_mean(metrics, 'seconds/waited'):.1f} s | {_mean(metrics, 'seconds/published'):.1f} s |"
+        for arm, metrics in report["arms"].items()
     ]
-    told = said["recomputed"]
+    comparisons = report["recomputed"]
     gaps = [
         f"| {where} | {name} | {gap['compared']} | {gap['p50']:.1e} | {gap['p99']:.1e} | {gap['max']:.1e} |"
-        for where, found in told.items()
+        for where, found in comparisons.items()
         for name, gap in found["gaps"].items()
     ]
-    times = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in said["seconds"].items())
-    where = said["conditions"]
-    pictures = "\n".join(f"![{name}]({name}.svg)" for name in plots(said))
-    demonstrations = ", ".join(f"{task} {count}" for task, count in said["demonstrations"].items())
+    times = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in report["seconds"].items())
+    where = report["conditions"]
+    pictures = "\n".join(f"![{name}]({name}.svg)" for name in plots(report))
+    demonstrations = ", ".join(f"{task} {count}" for task, count in report["demonstrations"].items())
     return f"""<!-- Written by `furrow-trainer learn`; do not edit. -->
 # A policy learns online
 
 `deploy/learn.sh`, on {where["cores"]} cores of an {where["cpu"]}, Linux {where["kernel"]}, commit {where["commit"]}, load {where["load"]}.
-From nothing to the learned policy: {said["minutes to the learned policy"]} minutes. Layers of the model: `{said["layers"]}`.
+From nothing to the learned policy: {report["minutes to the learned policy"]} minutes. Layers of the model: `{report["layers"]}`.
 
 Demonstrations: {demonstrations}. Both arms begin with the same warm start and make the same number of updates; in `permuted` the rewards of a
-version are dealt out at random over all its attempts. Every exam is on the same seeds, of which {said["held-out seeds that were trained on"]} were
-trained on; one attempt each, drawn as the attempts were.
+version are permuted at random over all its attempts. Every exam is on the same seeds, of which {report["held-out seeds that were trained on"]} were
+trained on; one attempt each, sampled as the attempts were.
 
 | success on held-out seeds | tried | {" | ".join(tasks)} |
 |---|---|{"---|" * len(tasks)}
@@ -362,8 +370,8 @@ trained on; one attempt each, drawn as the attempts were.
 |---|---|---|---|---|---|---|---|---|
 {chr(10).join(arms)}
 
-Log-probabilities and entropies recomputed by PyTorch from the Parquet rows and the weights, {told["exams"]["counts"].get("steps", 0)} steps of
-exams and {told["attempts"]["counts"].get("steps", 0)} of attempts, the latter by the last weights, which drew few of them:
+Log-probabilities and entropies recomputed by PyTorch from the Parquet rows and the weights, {comparisons["exams"]["counts"].get("steps", 0)} steps of
+exams and {comparisons["attempts"]["counts"].get("steps", 0)} of attempts, the latter by the last weights, which sampled few of them:
 
 | steps of | kind | compared | p50 | p99 | largest |
 |---|---|---|---|---|---|
@@ -372,9 +380,9 @@ exams and {told["attempts"]["counts"].get("steps", 0)} of attempts, the latter b
 Time: {times}.
 
 {pictures}
-"""
+"""  # noqa: E501 - lines of the page
 
 
-def _mean(figures: dict[str, Any], column: str) -> float:
-    values: Items[float] = [line[column] for line in figures["training"] if line[column] is not None]
+def _mean(metrics: dict[str, Any], column: str) -> float:
+    values: Items[float] = [line[column] for line in metrics["training"] if line[column] is not None]
     return float(np.mean(values)) if values else 0.0

@@ -1,4 +1,4 @@
-"""Intervals of 95 %, as `furrow report` makes them (docs/EVALUATION.md)."""
+"""Intervals of 95 %, with the formulas of `furrow report` (docs/EVALUATION.md)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Sequence as Items
 
 import numpy as np
 
-# Of the standard normal distribution, two-sided 95 %.
+# Quantile of the standard normal distribution for two-sided 95 %.
 Z = 1.959963984540054
 RESAMPLES = 2000
 
 
 def wilson(successes: float, trials: int) -> tuple[float, float]:
-    """Wilson's score interval of a share (1927; Newcombe 1998, method 3). The trials must be independent: one a seed.
+    """Wilson's score interval of a share (1927; Newcombe 1998, method 3). The trials must be independent: one
+    per seed.
 
     ```text
     (p + z^2 / 2n  ±  z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)
@@ -29,11 +30,12 @@ def wilson(successes: float, trials: int) -> tuple[float, float]:
 
 
 def bootstrap(values: Items[float], seed: int = 0) -> tuple[float, float]:
-    """Percentile interval of the mean of independent values: means of groups, or differences between pairs."""
+    """Percentile interval of the mean of independent values: means of groups, or differences between
+    pairs."""
     if not len(values):
         return math.nan, math.nan
     rng = np.random.default_rng(seed)
-    held = np.asarray(values, np.float64)
-    means = held[rng.integers(len(held), size=(RESAMPLES, len(held)))].mean(axis=1)
+    sample = np.asarray(values, np.float64)
+    means = sample[rng.integers(len(sample), size=(RESAMPLES, len(sample)))].mean(axis=1)
     low, high = np.percentile(means, [2.5, 97.5])
     return float(low), float(high)

@@ -1,4 +1,5 @@
-"""A run's rows in the forms that other trainers read. Each module says which fields, of which version of which library, and what is lost."""
+"""A run's rows in the formats of other trainers. Each module names the fields, the library's version, and
+what the format loses."""
 
 from .common import Exporter, export
 

@@ -1,9 +1,10 @@
-"""AReaL: a directory with one safetensors file a sequence, holding the tensors its workflows return.
+"""AReaL: a directory with one safetensors file per sequence, with the tensors that its workflows return.
 
-Source: inclusionAI/AReaL 0761668, areal/workflow/vision_rlvr.py: input_ids, loss_mask, logprobs, versions, attention_mask [1, tokens], rewards
-[1], pixel_values, image_grid_thw. logprobs are 0 and versions -1 at prompt tokens. With `--checkpoint` pixel_values [tiles, 3, side, side] are
-added, cut as the policy saw them, and `image_grid_thw` [images, 3] with one (1, rows, columns) a picture (the thumbnail not counted).
-`index.json` names files, groups and trajectories.
+Source: inclusionAI/AReaL 0761668, areal/workflow/vision_rlvr.py: input_ids, loss_mask, logprobs, versions,
+attention_mask [1, tokens], rewards [1], pixel_values, image_grid_thw. logprobs are 0 and versions -1 at
+prompt tokens. With `--checkpoint` pixel_values [tiles, 3, side, side] are added, cut as for the policy, and
+`image_grid_thw` [images, 3] with one (1, rows, columns) per picture (the thumbnail not counted). `index.json`
+names files, groups and trajectories.
 
 Lost: kept ids; the pixels are this architecture's tiles, which another model's processor would cut otherwise.
 """
@@ -21,7 +22,7 @@ from .common import Exporter, Taken, Tokens, tokens
 
 
 def tensors(sequence: Tokens, checkpoint: Path | None) -> dict[str, np.ndarray]:
-    """Of one sequence."""
+    """Tensors of one sequence."""
     before = len(sequence.prompt)
     count = before + len(sequence.response)
     found: dict[str, np.ndarray] = {

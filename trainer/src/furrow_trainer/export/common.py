@@ -1,4 +1,5 @@
-"""What all exporters share: following the run, choosing, rebuilding sequences, writing a file whole or not at all."""
+"""Common parts of all exporters: following the run, choosing, rebuilding sequences, writing a file whole or
+not at all."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A trajectory with what an exporter needs of it."""
+    """A trajectory with its group and its steps."""
 
     group: Group
     trajectory: Trajectory
@@ -31,7 +32,8 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """A sequence as most trainers hold it: a prompt, and everything from the first drawn token on with a mask."""
+    """A sequence in the form of most trainers: a prompt, and a response with a mask that begins at the first
+    sampled token."""
 
     taken: Taken
     steps: tuple[int, int]
@@ -39,23 +41,23 @@ class Tokens:
     prompt: list[int]
     response: list[int]
     mask: list[int]
-    """1 where the policy drew the token."""
+    """1 where the policy sampled the token."""
     logprobs: list[float]
-    """What each was drawn with; 0 where the mask is, since these formats know no null."""
+    """Log-prob that each was sampled with; 0 where the mask is 0, since these formats have no null."""
     versions: list[int]
     """-1 where the mask is 0."""
     temperature: float
     screenshots: list[bytes]
     """Pictures of the whole sequence, in order."""
     placements: list[tuple[int, int]]
-    """Where each stands: first placeholder and how many."""
+    """Placeholders of each picture: the first, and their number."""
     is_last: bool
     """It holds the trajectory's last step."""
     finish: str
 
 
 class Exporter:
-    """Writes one format. Subclasses are modules' `exporter` functions; this is the shape they share."""
+    """Writes one format; each module of a format holds its own as `EXPORTER`."""
 
     def __init__(
         self, trainable: str | None, write: Callable[[Iterator[Taken], Path, Path | None], int]
@@ -72,7 +74,7 @@ def export(name: str, run_dir: Path, output: Path, checkpoint: Path | None, sett
     """
     found = _exporters()
     if name not in found:
-        raise ConfigError(f"{name!r} is no format; use one of {', '.join(found)}")
+        raise ConfigError(f"{name!r} is not a format; use one of {', '.join(found)}")
     if output.exists():
         raise ConfigError(f"{output} exists; name a new file or directory")
     exporter = found[name]
@@ -85,7 +87,7 @@ def export(name: str, run_dir: Path, output: Path, checkpoint: Path | None, sett
 
 
 def taken(reader: Reader) -> Iterator[Taken]:
-    """Every wanted trajectory of every closed group."""
+    """Every chosen trajectory of every closed group."""
     for group in reader.groups():
         for trajectory in group.trajectories:
             yield Taken(group, trajectory, reader.steps(trajectory))
@@ -93,10 +95,10 @@ def taken(reader: Reader) -> Iterator[Taken]:
 
 
 def tokens(one: Taken) -> list[Tokens]:
-    """Sequences of a trajectory with tokens: one under `append`, else one a step.
+    """Sequences of a trajectory with tokens: one under `append`, else one per step.
 
     Raises:
-        DataError: when it has none.
+        DataError: when the trajectory has no tokens.
     """
     found: list[Tokens] = []
     kept = np.zeros(0, np.int32)
@@ -104,7 +106,8 @@ def tokens(one: Taken) -> list[Tokens]:
     for step in one.steps:
         if step.prompt_token_ids is None or step.response_token_ids is None:
             raise DataError(
-                f"{one.trajectory.trajectory_id} has no tokens: only a model's trajectories can be exported so"
+                f"{one.trajectory.trajectory_id} has no tokens: only a model's trajectories can be exported "
+                "so"
             )
         whole = np.concatenate([kept, step.prompt_token_ids, step.response_token_ids])
         growing.append(step)
@@ -127,11 +130,11 @@ def _tokens(one: Taken, steps: list[Step], whole: Ids) -> Tokens:
     for step in reversed(steps):
         assert step.response_token_ids is not None and step.prompt_token_ids is not None
         first = end - len(step.response_token_ids)
-        drawn = step.response_mask if step.response_mask is not None else np.ones(end - first, np.bool_)
-        mask[first:end] = drawn
-        logprobs[first:end] = np.where(drawn, _recorded(step), 0.0)
+        sampled = step.response_mask if step.response_mask is not None else np.ones(end - first, np.bool_)
+        mask[first:end] = sampled
+        logprobs[first:end] = np.where(sampled, _recorded(step), 0.0)
         versions[first:end] = np.where(
-            drawn, step.policy_versions if step.policy_versions is not None else -1, -1
+            sampled, step.policy_versions if step.policy_versions is not None else -1, -1
         )
         end = first - len(step.prompt_token_ids)
     spans = steps[-1].image_spans
@@ -152,7 +155,8 @@ def _tokens(one: Taken, steps: list[Step], whole: Ids) -> Tokens:
 
 
 def _recorded(step: Step) -> Floats:
-    """What a token was drawn with; over the whole vocabulary where the policy gave only that."""
+    """Log-prob that each token was sampled with; over the whole vocabulary where the policy recorded only
+    that."""
     values = step.sampled_logprobs if step.sampled_logprobs is not None else step.logprobs
     if values is None:
         raise DataError(f"{step.trajectory_id} step {step.step} has no log-probs")
@@ -160,17 +164,18 @@ def _recorded(step: Step) -> Floats:
 
 
 def messages(one: Taken) -> list[Row]:
-    """The trajectory as a chat with a picture a turn, its parts typed as in Hugging Face's chat templates."""
+    """The trajectory as a chat with a picture per turn, its parts typed as in Hugging Face's chat
+    templates."""
     found: list[Row] = [{"role": "system", "content": [_text(str(one.trajectory.session["instructions"]))]}]
     for step in one.steps:
-        said = one.trajectory.goal if step.step == 0 else outcome_text(one.steps[step.step - 1])
-        found.append({"role": "user", "content": [_text(said), {"type": "image", "text": None}]})
+        text = one.trajectory.goal if step.step == 0 else outcome_text(one.steps[step.step - 1])
+        found.append({"role": "user", "content": [_text(text), {"type": "image", "text": None}]})
         found.append({"role": "assistant", "content": [_text(str(step.action["raw_text"]))]})
     return found
 
 
 def outcome_text(step: Step) -> str:
-    """What came of a step's action."""
+    """The outcome of a step's action as text."""
     name, detail = step.outcome["name"], step.outcome["detail"]
     return f"{name}: {detail}" if detail else name
 
@@ -181,7 +186,7 @@ def image(step: Step) -> Row:
 
 
 def write_parquet(rows: Iterable[Row], schema: pa.Schema, path: Path) -> int:
-    """Writes rows in groups of some hundred; returns their number."""
+    """Writes rows in row groups of some hundred; returns their number."""
     count = 0
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         part: list[Row] = []
@@ -196,7 +201,7 @@ def write_parquet(rows: Iterable[Row], schema: pa.Schema, path: Path) -> int:
 
 
 def write_jsonl(rows: Iterable[Row], path: Path) -> int:
-    """Writes a line a row; bytes are not JSON and must be text by now."""
+    """Writes a line per row; bytes are not JSON and must be text by now."""
     count = 0
     with open(path, "w", encoding="utf8") as file:
         for row in rows:
@@ -213,9 +218,14 @@ def _exporters() -> dict[str, Exporter]:
     from . import areal, lerobot, prime_rl, skyrl, slime, trl, verl
 
     return {
-        "verl": verl.EXPORTER, "skyrl": skyrl.EXPORTER, "trl": trl.EXPORTER, "slime": slime.EXPORTER, "areal": areal.EXPORTER,
-        "prime-rl": prime_rl.EXPORTER, "lerobot": lerobot.EXPORTER,
-    }  # fmt: skip
+        "verl": verl.EXPORTER,
+        "skyrl": skyrl.EXPORTER,
+        "trl": trl.EXPORTER,
+        "slime": slime.EXPORTER,
+        "areal": areal.EXPORTER,
+        "prime-rl": prime_rl.EXPORTER,
+        "lerobot": lerobot.EXPORTER,
+    }
 
 
 def _choice(trainable: str | None, settings: list[str]) -> Choice:
@@ -234,6 +244,7 @@ def _choice(trainable: str | None, settings: list[str]) -> Choice:
                 values[key] = frozenset(text.split(","))
         except ValueError as error:
             raise ConfigError(f"{setting!r}: {error}") from error
-    # Rows of an evaluation are exported where they are asked for by name, and to nobody who learns by reward or imitation.
+    # Rows of an evaluation are exported only where `splits` names them, and never for training on rewards or
+    # by imitation.
     values.setdefault("splits", frozenset({"train", "validation", "test"}))
     return Choice(**values)

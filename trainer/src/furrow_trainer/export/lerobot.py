@@ -1,12 +1,14 @@
-"""LeRobot v3.0: a data set directory, a frame a step, an episode a trajectory.
+"""LeRobot v3.0: a data set directory with a frame per step and an episode per trajectory.
 
-Source: huggingface/lerobot, src/lerobot/datasets/utils.py (CODEBASE_VERSION v3.0): meta/info.json, meta/stats.json, meta/tasks.parquet,
-meta/episodes/chunk-000/file-000.parquet, data/chunk-000/file-000.parquet; columns timestamp float32, frame_index, episode_index, index,
-task_index int64, and the features of info.json: `observation.images.screen` as image structs, `action` as float32 [8] (kind, x, y, from_x,
-from_y, number, press_enter, has text; points as shares of the screenshot), `action.text`, next.reward, next.done, next.success.
+Source: huggingface/lerobot, src/lerobot/datasets/utils.py (CODEBASE_VERSION v3.0): meta/info.json,
+meta/stats.json, meta/tasks.parquet, meta/episodes/chunk-000/file-000.parquet,
+data/chunk-000/file-000.parquet; columns timestamp float32, frame_index, episode_index, index, task_index
+int64, and the features of info.json: `observation.images.screen` as image structs, `action` as float32 [8]
+(kind, x, y, from_x, from_y, number, press_enter, has text; points as shares of the screenshot),
+`action.text`, next.reward, next.done, next.success.
 
-LeRobot assumes a fixed rate; web steps have none: `fps` is 1 and `timestamp` the step's number. Screenshots must have one size: other ones are
-an error. Lost: tokens, log-probs, versions.
+LeRobot assumes a fixed rate; web steps have none: `fps` is 1 and `timestamp` the step's number. Screenshots
+must have one size: other ones are an error. Lost: tokens, log-probs, versions.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from .common import Exporter, Row, Taken, image, write_parquet
 
 FPS = 1
 KINDS = (
-    "none", "click", "write", "scroll", "go_back", "refresh", "restart", "goto", "wait", "answer", "drag", "select_tab", "press_key", "other",
+    "none", "click", "write", "scroll", "go_back", "refresh", "restart", "goto", "wait", "answer", "drag",
+    "select_tab", "press_key", "other",
 )  # fmt: skip
 ACTION = ["kind", "x", "y", "from_x", "from_y", "number", "press_enter", "has_text"]
 CHUNK = "chunk-000/file-000.parquet"
@@ -107,12 +110,26 @@ def write(found: Iterator[Taken], path: Path, _: Path | None) -> int:
         }
     )
     pandas = {
-        "index_columns": ["__index_level_0__"], "column_indexes": [], "pandas_version": "2.0.0",
+        "index_columns": ["__index_level_0__"],
+        "column_indexes": [],
+        "pandas_version": "2.0.0",
         "columns": [
-            {"name": "task_index", "field_name": "task_index", "pandas_type": "int64", "numpy_type": "int64", "metadata": None},
-            {"name": None, "field_name": "__index_level_0__", "pandas_type": "unicode", "numpy_type": "object", "metadata": None},
+            {
+                "name": "task_index",
+                "field_name": "task_index",
+                "pandas_type": "int64",
+                "numpy_type": "int64",
+                "metadata": None,
+            },
+            {
+                "name": None,
+                "field_name": "__index_level_0__",
+                "pandas_type": "unicode",
+                "numpy_type": "object",
+                "metadata": None,
+            },
         ],
-    }  # fmt: skip
+    }
     pq.write_table(
         tasks.replace_schema_metadata({"pandas": json.dumps(pandas)}), path / "meta" / "tasks.parquet"
     )
@@ -139,10 +156,17 @@ class _Work:
                 index += 1
             self.episodes.append(
                 {
-                    "episode_index": episode, "tasks": [one.trajectory.goal], "length": len(one.steps), "data/chunk_index": 0, "data/file_index": 0,
-                    "dataset_from_index": begin, "dataset_to_index": index, "meta/episodes/chunk_index": 0, "meta/episodes/file_index": 0,
+                    "episode_index": episode,
+                    "tasks": [one.trajectory.goal],
+                    "length": len(one.steps),
+                    "data/chunk_index": 0,
+                    "data/file_index": 0,
+                    "dataset_from_index": begin,
+                    "dataset_to_index": index,
+                    "meta/episodes/chunk_index": 0,
+                    "meta/episodes/file_index": 0,
                 }
-            )  # fmt: skip
+            )
 
     def frame(self, one: Taken, step: Step, episode: int, index: int, task: int) -> Row:
         decoded = pixels.decode(step.screenshot)
@@ -150,15 +174,24 @@ class _Work:
         self.shape = self.shape or shape
         if shape != self.shape:
             raise DataError(
-                f"{step.trajectory_id} step {step.step}: a screenshot of {shape[1]} x {shape[0]} among ones of {self.shape[1]} x {self.shape[0]}"
+                f"{step.trajectory_id} step {step.step}: a screenshot of {shape[1]} x {shape[0]} among ones "
+                f"of {self.shape[1]} x {self.shape[0]}"
             )
         self.colour.append(decoded.reshape(-1, 3).mean(axis=0) / 255)
         reward = float(step.reward or 0.0)
         row: Row = {
-            "observation.images.screen": image(step), "action": action(step), "action.text": step.action["raw_text"], "next.reward": reward,
-            "next.done": step.is_last, "next.success": step.is_last and (one.trajectory.reward or 0.0) >= 1.0, "timestamp": step.step / FPS,
-            "frame_index": step.step, "episode_index": episode, "index": index, "task_index": task,
-        }  # fmt: skip
+            "observation.images.screen": image(step),
+            "action": action(step),
+            "action.text": step.action["raw_text"],
+            "next.reward": reward,
+            "next.done": step.is_last,
+            "next.success": step.is_last and (one.trajectory.reward or 0.0) >= 1.0,
+            "timestamp": step.step / FPS,
+            "frame_index": step.step,
+            "episode_index": episode,
+            "index": index,
+            "task_index": task,
+        }
         for name in (
             "action",
             "next.reward",
@@ -191,16 +224,23 @@ class _Work:
             "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
             "video_path": None,
             "features": {
-                "observation.images.screen": {"dtype": "image", "shape": [height, width, 3], "names": ["height", "width", "channels"]},
+                "observation.images.screen": {
+                    "dtype": "image",
+                    "shape": [height, width, 3],
+                    "names": ["height", "width", "channels"],
+                },
                 "action": {"dtype": "float32", "shape": [len(ACTION)], "names": ACTION},
                 "action.text": {"dtype": "string", "shape": [1], "names": None},
                 "next.reward": {"dtype": "float32", "shape": [1], "names": None},
                 "next.done": {"dtype": "bool", "shape": [1], "names": None},
                 "next.success": {"dtype": "bool", "shape": [1], "names": None},
                 "timestamp": {"dtype": "float32", "shape": [1], "names": None},
-                "frame_index": number, "episode_index": number, "index": number, "task_index": number,
+                "frame_index": number,
+                "episode_index": number,
+                "index": number,
+                "task_index": number,
             },
-        }  # fmt: skip
+        }
 
     def stats(self) -> dict[str, Any]:
         found = {name: _stats(np.array(values, np.float64)) for name, values in self.numbers.items()}
@@ -217,9 +257,12 @@ class _Work:
 
 def _stats(values: np.ndarray) -> dict[str, Any]:
     return {
-        "min": values.min(axis=0).tolist(), "max": values.max(axis=0).tolist(), "mean": values.mean(axis=0).tolist(),
-        "std": values.std(axis=0).tolist(), "count": [len(values)],
-    }  # fmt: skip
+        "min": values.min(axis=0).tolist(),
+        "max": values.max(axis=0).tolist(),
+        "mean": values.mean(axis=0).tolist(),
+        "std": values.std(axis=0).tolist(),
+        "count": [len(values)],
+    }
 
 
 EXPORTER = Exporter(None, write)

@@ -1,9 +1,10 @@
 """prime-rl: MessagePack of a list of training samples, each an array of its struct's fields in order.
 
-Source: PrimeIntellect-ai/prime-rl a608ad9, src/prime_rl/transports/rollouts/types.py, `TrainingSample` (a msgspec Struct, array-like, defaults
-at the end left out): token_ids, mask, logprobs, temperatures, env_name, ref_logprobs, mm_refs, routed_experts, mm_token_type_ids, rl_weights,
-ce_weights, ref_kl_weights, advantages. All per-token lists have the length of token_ids. `mm_refs` is `[[[url, offset, length], ..]]`; the urls
-are data URIs. `advantages` is the attempt's reward less its group's mean over its drawn tokens, 0 elsewhere.
+Source: PrimeIntellect-ai/prime-rl a608ad9, src/prime_rl/transports/rollouts/types.py, `TrainingSample` (a
+msgspec Struct, array-like, defaults at the end left out): token_ids, mask, logprobs, temperatures, env_name,
+ref_logprobs, mm_refs, routed_experts, mm_token_type_ids, rl_weights, ce_weights, ref_kl_weights, advantages.
+All per-token lists have the length of token_ids. `mm_refs` is `[[[url, offset, length], ..]]`; the urls are
+data URIs. `advantages` is the attempt's reward less its group's mean over its sampled tokens, 0 elsewhere.
 
 Lost: versions, kept ids, the group itself (its mean is in the advantages).
 """
@@ -18,20 +19,20 @@ from pathlib import Path
 from .common import Exporter, Taken, tokens
 
 FIELDS = (
-    "token_ids", "mask", "logprobs", "temperatures", "env_name", "ref_logprobs", "mm_refs", "routed_experts", "mm_token_type_ids",
-    "rl_weights", "ce_weights", "ref_kl_weights", "advantages",
+    "token_ids", "mask", "logprobs", "temperatures", "env_name", "ref_logprobs", "mm_refs", "routed_experts",
+    "mm_token_type_ids", "rl_weights", "ce_weights", "ref_kl_weights", "advantages",
 )  # fmt: skip
 
 
 def samples(found: Iterator[Taken]) -> Iterator[list[object]]:
-    """A sample a sequence."""
+    """A sample per sequence."""
     for one in found:
         mean = one.group.row.mean
         advantage = 0.0 if mean is None or one.trajectory.reward is None else one.trajectory.reward - mean
         for sequence in tokens(one):
             before = len(sequence.prompt)
             count = before + len(sequence.response)
-            mask = [False] * before + [bool(drawn) for drawn in sequence.mask]
+            mask = [False] * before + [bool(sampled) for sampled in sequence.mask]
             kinds = [0] * count
             refs = []
             for (start, length), blob in zip(sequence.placements, sequence.screenshots, strict=True):
@@ -39,9 +40,20 @@ def samples(found: Iterator[Taken]) -> Iterator[list[object]]:
                 mime = "image/jpeg" if blob[:2] == b"\xff\xd8" else "image/png"
                 refs.append([f"data:{mime};base64,{base64.b64encode(blob).decode()}", start, length])
             yield [
-                sequence.prompt + sequence.response, mask, [0.0] * before + sequence.logprobs, [sequence.temperature] * count,
-                one.trajectory.suite, None, [refs], None, kinds, None, None, None, [advantage if drawn else 0.0 for drawn in mask],
-            ]  # fmt: skip
+                sequence.prompt + sequence.response,
+                mask,
+                [0.0] * before + sequence.logprobs,
+                [sequence.temperature] * count,
+                one.trajectory.suite,
+                None,
+                [refs],
+                None,
+                kinds,
+                None,
+                None,
+                None,
+                [advantage if sampled else 0.0 for sampled in mask],
+            ]
 
 
 def write(found: Iterator[Taken], path: Path, _: Path | None) -> int:
@@ -73,7 +85,7 @@ def packed(value: object) -> bytes:
         return b"\xdb" + struct.pack(">I", len(data)) + data
     if isinstance(value, list):
         return b"\xdd" + struct.pack(">I", len(value)) + b"".join(map(packed, value))
-    raise TypeError(f"{type(value)} has no place in a sample")
+    raise TypeError(f"a sample cannot hold a {type(value)}")
 
 
 EXPORTER = Exporter("rl", write)

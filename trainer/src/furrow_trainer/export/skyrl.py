@@ -1,9 +1,11 @@
 """SkyRL: one JSON object with the lists of a step-wise generator output.
 
-Source: NovaSky-AI/SkyRL 12f1ad3, skyrl/train/generators/base.py, `GeneratorOutput` (a TypedDict): prompt_token_ids, response_ids, rewards,
-loss_masks, stop_reasons, rollout_metrics, rollout_logprobs, trajectory_ids, rollout_expert_indices, process_rewards, is_last_step. Entries of
-one trajectory stand together and in order, as step-wise training wants them; `rewards` are per token, the trajectory's on the last token of
-its last entry. `trajectory_ids` are `{instance_id, repetition_id}`: make them `TrajectoryID(**entry)`.
+Source: NovaSky-AI/SkyRL 12f1ad3, skyrl/train/generators/base.py, `GeneratorOutput` (a TypedDict):
+prompt_token_ids, response_ids, rewards, loss_masks, stop_reasons, rollout_metrics, rollout_logprobs,
+trajectory_ids, rollout_expert_indices, process_rewards, is_last_step. Entries of one trajectory are
+contiguous and in order, as step-wise training wants them; `rewards` are per token, the trajectory's on the
+last token of its last entry. `trajectory_ids` are `{instance_id, repetition_id}`: make them
+`TrajectoryID(**entry)`.
 
 Lost: screenshots (this version's generator output has no field for pixels), versions, kept ids.
 """
@@ -17,8 +19,8 @@ from pathlib import Path
 from .common import Exporter, Row, Taken, tokens
 
 FIELDS = (
-    "prompt_token_ids", "response_ids", "rewards", "loss_masks", "stop_reasons", "rollout_metrics", "rollout_logprobs", "trajectory_ids",
-    "rollout_expert_indices", "process_rewards", "is_last_step",
+    "prompt_token_ids", "response_ids", "rewards", "loss_masks", "stop_reasons", "rollout_metrics",
+    "rollout_logprobs", "trajectory_ids", "rollout_expert_indices", "process_rewards", "is_last_step",
 )  # fmt: skip
 
 
@@ -34,7 +36,7 @@ def output(found: Iterator[Taken]) -> Row:
             lists["response_ids"].append(sequence.response)
             lists["rewards"].append(rewards)
             lists["loss_masks"].append(sequence.mask)
-            # It knows stop and length.
+            # SkyRL has only these two reasons.
             lists["stop_reasons"].append("stop" if sequence.finish in ("stop", "grammar_cap") else "length")
             lists["rollout_logprobs"].append(sequence.logprobs)
             lists["trajectory_ids"].append(

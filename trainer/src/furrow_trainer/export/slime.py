@@ -1,9 +1,10 @@
-"""slime: one JSON line a sample, as `Sample.from_dict` reads it.
+"""slime: one JSON line per sample, in the form that `Sample.from_dict` reads.
 
-Source: THUDM/slime 0d234f3, slime/utils/types.py, `Sample`: group_index, index, prompt, tokens, multimodal_inputs, response, response_length,
-label, reward, loss_mask, weight_versions, rollout_log_probs, remove_sample, status (`completed`, `truncated`), metadata, session_id. `tokens` is
-prompt and response together; `loss_mask` and `rollout_log_probs` are of the response (`response_length` tokens). Screenshots are data URIs in
-`multimodal_inputs.images`.
+Source: THUDM/slime 0d234f3, slime/utils/types.py, `Sample`: group_index, index, prompt, tokens,
+multimodal_inputs, response, response_length, label, reward, loss_mask, weight_versions, rollout_log_probs,
+remove_sample, status (`completed`, `truncated`), metadata, session_id. `tokens` is prompt and response
+together; `loss_mask` and `rollout_log_probs` are of the response (`response_length` tokens). Screenshots are
+data URIs in `multimodal_inputs.images`.
 
 Lost: kept ids; versions are a sample's list of texts, not per token.
 """
@@ -18,7 +19,7 @@ from .common import Exporter, Row, Taken, tokens, write_jsonl
 
 
 def rows(found: Iterator[Taken]) -> Iterator[Row]:
-    """A line a sequence."""
+    """A line per sequence."""
     groups: dict[str, int] = {}
     index = 0
     for one in found:
@@ -39,15 +40,22 @@ def rows(found: Iterator[Taken]) -> Iterator[Row]:
                 "label": None,
                 "reward": one.trajectory.reward,
                 "loss_mask": sequence.mask,
-                "weight_versions": [str(version) for version in sorted({version for version in sequence.versions if version >= 0})],
+                "weight_versions": [
+                    str(version)
+                    for version in sorted({version for version in sequence.versions if version >= 0})
+                ],
                 "rollout_log_probs": sequence.logprobs,
                 "remove_sample": False,
-                "status": "truncated" if one.steps[-1].is_truncated or sequence.finish == "length" else "completed",
+                "status": "truncated"
+                if one.steps[-1].is_truncated or sequence.finish == "length"
+                else "completed",
                 "metadata": {
-                    "trajectory_id": one.trajectory.trajectory_id, "task_id": one.trajectory.task_id, "steps": list(sequence.steps),
+                    "trajectory_id": one.trajectory.trajectory_id,
+                    "task_id": one.trajectory.task_id,
+                    "steps": list(sequence.steps),
                 },
                 "session_id": one.trajectory.trajectory_id,
-            }  # fmt: skip
+            }
             index += 1
 
 

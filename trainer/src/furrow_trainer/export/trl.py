@@ -1,9 +1,10 @@
-"""TRL: one Parquet row a trajectory for supervised training of a vision-language model.
+"""TRL: one Parquet row per step, for supervised training of a vision-language model.
 
-Source: huggingface/trl, docs/source/dataset_formats.md and trl/trainer/sft_trainer.py: a conversational prompt-completion row has `prompt` and
-`completion` (lists of messages) and `images`; the pictures take the places of the `{"type": "image"}` parts in order. Here the prompt is the
-system's turn and everything up to a step's screenshot, the completion that step's reply: one row a step, so that the loss falls on replies
-alone and nothing but one picture a turn is needed.
+Source: huggingface/trl, docs/source/dataset_formats.md and trl/trainer/sft_trainer.py: a conversational
+prompt-completion row has `prompt` and `completion` (lists of messages) and `images`; the pictures take the
+places of the `{"type": "image"}` parts in order. Here the prompt is the system's turn and everything up to a
+step's screenshot, the completion that step's reply: one row per step, so that the loss is of replies alone
+and only one picture per turn is needed.
 
 Lost: tokens and log-probs. TRL renders and tokenises anew; for on-policy records use another format.
 """
@@ -22,7 +23,7 @@ PART = pa.struct([("type", pa.string()), ("text", pa.string())])
 MESSAGE = pa.struct([("role", pa.string()), ("content", pa.list_(PART))])
 _TEXT = {"dtype": "string", "_type": "Value"}
 _CHAT = [{"role": _TEXT, "content": [{"type": _TEXT, "text": _TEXT}]}]
-# What `datasets` makes pictures of.
+# The features that `datasets` decodes as pictures.
 _FEATURES = {
     "prompt": _CHAT,
     "completion": _CHAT,
@@ -45,7 +46,7 @@ SCHEMA = pa.schema(
 
 
 def rows(found: Iterator[Taken]) -> Iterator[Row]:
-    """A row a step."""
+    """A row per step."""
     for one in found:
         chat = messages(one)
         for step in one.steps:

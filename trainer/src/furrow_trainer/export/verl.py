@@ -1,11 +1,14 @@
-"""verl: one Parquet row a sequence, with the fields of its agent loop's output.
+"""verl: one Parquet row per sequence, with the fields of its agent loop's output.
 
-Source: verl-project/verl 02dd715, verl/experimental/agent_loop/agent_loop.py, `AgentLoopOutput`: prompt_ids, response_ids, response_mask,
-response_logprobs, multi_modal_data, reward_score, num_turns, metrics, extra_fields; `as_dict` puts the reward on the last response token.
-A group is what shares `uid`. Read a row back with `AgentLoopOutput(**row)` after popping `uid` and turning `multi_modal_data.images` into
-pictures. Under `last_image` a trajectory is several rows, each with the trajectory's reward and its own part of `extra_fields`.
+Source: verl-project/verl 02dd715, verl/experimental/agent_loop/agent_loop.py, `AgentLoopOutput`: prompt_ids,
+response_ids, response_mask, response_logprobs, multi_modal_data, reward_score, num_turns, metrics,
+extra_fields; `as_dict` puts the reward on the last response token. A group is what shares `uid`. Read a row
+back with `AgentLoopOutput(**row)` after popping `uid` and turning `multi_modal_data.images` into pictures.
+Under `last_image` a trajectory is several rows, each with the trajectory's reward and its own part of
+`extra_fields`.
 
-Lost: kept ids, entropies and per-token versions are only in extra_fields, which verl carries and does not read.
+Lost: kept ids, entropies and per-token versions are only in extra_fields, which verl carries and does not
+read.
 """
 
 from __future__ import annotations
@@ -57,11 +60,11 @@ SCHEMA = pa.schema(
 
 
 def rows(found: Iterator[Taken]) -> Iterator[Row]:
-    """A row a sequence."""
+    """A row per sequence."""
     for one in found:
         for sequence in tokens(one):
             turns = sequence.steps[1] - sequence.steps[0] + 1
-            drawn = [version for version in sequence.versions if version >= 0]
+            versions = [version for version in sequence.versions if version >= 0]
             yield {
                 "uid": one.group.group_id,
                 "prompt_ids": sequence.prompt,
@@ -80,8 +83,8 @@ def rows(found: Iterator[Taken]) -> Iterator[Row]:
                     "task_id": one.trajectory.task_id,
                     "step_first": sequence.steps[0],
                     "step_last": sequence.steps[1],
-                    "min_global_steps": min(drawn, default=None),
-                    "max_global_steps": max(drawn, default=None),
+                    "min_global_steps": min(versions, default=None),
+                    "max_global_steps": max(versions, default=None),
                     "versions": sequence.versions,
                 },
             }

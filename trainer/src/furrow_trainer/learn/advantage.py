@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 Values = npt.NDArray[np.float64]
 KINDS = ("grpo", "rloo", "group_mean", "running_mean")
-# GRPO divides by the group's spread; this keeps a nearly constant group finite.
+# GRPO divides by the group's standard deviation; this keeps the advantages of a nearly constant group finite.
 SPREAD_MIN = 1e-6
 
 
@@ -17,9 +17,9 @@ def group_advantages(rewards: Items[float], kind: str) -> Values:
     """Advantages of the attempts of one group.
 
     ```text
-    grpo        (r_i - mean) / (std + 1e-6), std the population's      DeepSeekMath, arXiv 2402.03300
-    rloo        r_i - mean of the others                               Ahmadian et al., arXiv 2402.14740
-    group_mean  r_i - mean                                             GRPO without the division: Dr. GRPO, arXiv 2503.20783
+    grpo        (r_i - mean) / (std + 1e-6), std the population's    DeepSeekMath, arXiv 2402.03300
+    rloo        r_i - mean of the others                             Ahmadian et al., arXiv 2402.14740
+    group_mean  r_i - mean                                           Dr. GRPO, arXiv 2503.20783
     ```
 
     A group of one has no others: all three give 0.
@@ -35,11 +35,12 @@ def group_advantages(rewards: Items[float], kind: str) -> Values:
         return off * len(values) / (len(values) - 1)
     if kind == "group_mean":
         return off
-    raise ValueError(f"{kind!r} is none of grpo, rloo, group_mean")
+    raise ValueError(f"advantage {kind!r} is unknown; use grpo, rloo or group_mean")
 
 
 class RunningMean:
-    """REINFORCE's baseline where attempts stand alone: an exponential mean of each task's rewards, as it was before the attempt."""
+    """REINFORCE's baseline for attempts without siblings: an exponential mean of each task's rewards before
+    the attempt."""
 
     def __init__(self, decay: float = 0.9, means: dict[str, float] | None = None) -> None:
         self.decay = decay
@@ -53,5 +54,5 @@ class RunningMean:
 
 
 def permuted(rewards: Items[float], rng: np.random.Generator) -> list[float]:
-    """The control of an experiment: the same rewards, dealt out to attempts at random across all groups."""
+    """The control of an experiment: the same rewards, permuted at random over the attempts of all groups."""
     return [float(reward) for reward in rng.permutation(np.asarray(rewards, np.float64))]

@@ -1,8 +1,9 @@
-"""Demonstrations as sequences: the prompts a model would have seen, and the replies it should have given.
+"""Demonstrations as sequences: the prompts that a model would read, and the replies that it should write.
 
-Scripted trajectories hold text and screenshots, no tokens. They are laid out by the checkpoint's template under one of the context policies,
-as the policy worker would have. A reply that is JSON is tokenised as constrained decoding writes it: fixed pieces, words, numbers and free
-texts each alone, so that no token spans a border and the model learns the very ids that the grammar offers it.
+Scripted trajectories hold text and screenshots, no tokens. They are laid out by the checkpoint's template
+under one of the context policies, as by the policy worker. A reply that is JSON is tokenised as constrained
+decoding writes it: fixed pieces, literals, numbers and free texts each alone, so that no token spans a border
+and the model learns exactly the ids that the grammar allows.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import numpy as np
 from ..data.rows import Step, Trajectory
 from ..errors import DataError
 from .images import Images
-from .sequence import Draws, Picture, Sequence, joined
+from .sequence import Picture, ResponseTokens, Sequence, joined
 from .template import Template, array, outcome_text
 
 CONTEXTS = ("append", "last_image", "fresh")
-# A string that is a value, a number or a word, at the end of what may come before a value.
-_VALUE = re.compile(r'(?<=[:\[,])(?:"(?P<string>(?:[^"\\]|\\.)*)"|(?P<word>-?[0-9.eE+-]+|true|false|null))')
+# A value that is a string, a number or a literal, after what may come before a value.
+_VALUE = re.compile(
+    r'(?<=[:\[,])(?:"(?P<string>(?:[^"\\]|\\.)*)"|(?P<literal>-?[0-9.eE+-]+|true|false|null))'
+)
 _KEY_BEHIND = re.compile(r"\s*:")
 
 
@@ -33,7 +36,8 @@ def sequences(
     context: str,
     dropped: frozenset[str] = frozenset(),
 ) -> list[Sequence]:
-    """Sequences of a demonstration. `dropped` names fields of a reply (`note`, `thought`, `element`) that are emptied.
+    """Sequences of a demonstration. `dropped` names fields of a reply (`note`, `thought`, `element`) that are
+    emptied.
 
     Raises:
         DataError: when a reply should be emptied of fields and is not JSON.
@@ -45,13 +49,13 @@ def sequences(
     found: list[Sequence] = []
     kept: list[int] = []
     pictures: list[Picture] = []
-    told: list[int] = []
-    draws: list[Draws] = []
+    history: list[int] = []
+    responses: list[ResponseTokens] = []
     for step in steps:
         key, rows = images.demonstrated(step)
         if step.step == 0 or context == "fresh":
             before, after = template.first_turn(str(trajectory.session["instructions"]), trajectory.goal)
-            before = [*before, *told]
+            before = [*before, *history]
         else:
             before, after = template.later_turn(outcome_text(steps[step.step - 1].outcome))
         pictures = [
@@ -60,15 +64,15 @@ def sequences(
         ]
         prompt = [*kept, *before, *template.image(rows), *after]
         ids, chosen = reply(step.action["raw_text"], template, dropped)
-        drawn = _draws(len(prompt), ids, chosen)
+        response = _response_tokens(len(prompt), ids, chosen)
         whole = [*prompt, *ids]
-        draws = [*draws, drawn] if context == "append" else [drawn]
+        responses = [*responses, response] if context == "append" else [response]
         if context == "append":
             kept = whole
         elif context == "last_image":
             kept = [*kept, *before, *after, *ids]
         else:
-            told += [*ids[:-1], *template.tokenizer.encode(f"\n{outcome_text(step.outcome)}\n")]
+            history += [*ids[:-1], *template.tokenizer.encode(f"\n{outcome_text(step.outcome)}\n")]
         if context != "append" or step is steps[-1]:
             first = steps[0].step if context == "append" else step.step
             found.append(
@@ -78,7 +82,7 @@ def sequences(
                     (first, step.step),
                     array(whole),
                     tuple(pictures),
-                    joined(draws),
+                    joined(responses),
                 )
             )
     return found
@@ -87,7 +91,8 @@ def sequences(
 def reply(
     text: str, template: Template, dropped: frozenset[str] = frozenset()
 ) -> tuple[list[int], list[bool]]:
-    """Ids of a reply with its stop id, and which of them are a choice (the others follow from the grammar)."""
+    """Ids of a reply with its stop id, and which of them are a choice (the others follow from the
+    grammar)."""
     if dropped:
         text = _emptied(text, dropped)
     ids: list[int] = []
@@ -95,7 +100,7 @@ def reply(
     ended = False
     for piece, is_free in pieces(text):
         new = template.tokenizer.encode(piece)
-        # The first id behind a free text ends it, which is a choice; behind a word or a number it often is.
+        # The first id after a free text ends it, which is a choice; after a literal or a number it often is.
         chosen += [is_free or (ended and index == 0) for index in range(len(new))]
         ids += new
         ended = is_free
@@ -103,7 +108,8 @@ def reply(
 
 
 def pieces(text: str) -> list[tuple[str, bool]]:
-    """Cuts JSON into fixed pieces and values, `(text, is a value)`; other text is one value. An empty value is a piece of no ids."""
+    """Cuts JSON into fixed pieces and values, `(text, is a value)`; other text is one value. An empty value
+    is a piece of no ids."""
     try:
         json.loads(text)
     except ValueError:
@@ -114,7 +120,7 @@ def pieces(text: str) -> list[tuple[str, bool]]:
         is_string = match["string"] is not None
         if is_string and _KEY_BEHIND.match(text, match.end()):
             continue
-        begin, end = match.span("string") if is_string else match.span("word")
+        begin, end = match.span("string") if is_string else match.span("literal")
         found.append((text[at:begin], False))
         value = text[begin:end]
         scheme = re.match(r"https?://", value)
@@ -146,10 +152,10 @@ def _emptied(text: str, dropped: frozenset[str]) -> str:
     return json.dumps(emptied(value), ensure_ascii=False, separators=(",", ":"))
 
 
-def _draws(begin: int, ids: list[int], chosen: list[bool]) -> Draws:
+def _response_tokens(begin: int, ids: list[int], chosen: list[bool]) -> ResponseTokens:
     count = len(ids)
     nothing = np.full(count, np.nan, np.float32)
-    return Draws(
+    return ResponseTokens(
         position=np.arange(begin, begin + count, dtype=np.int32),
         sampled=np.array(chosen, np.bool_),
         logprob=nothing,

@@ -1,8 +1,10 @@
-"""Reports how many trajectories were discarded, so that a farm that paces its admission by versions collects others in their place.
+"""Reports how many trajectories were discarded, so that a farm that paces its admission by versions collects
+others in their place.
 
-Admission counts every scored trajectory against what the newest version allows; a step of the trainer counts only groups that teach
-something. Without the difference each would wait for the other in the end. The count is cumulative and repeating it changes nothing: a
-coordinator that was restarted, and forgot it, hears it again while training waits.
+Admission counts every scored trajectory against what the newest version allows; a step of the trainer counts
+only groups that teach something. Without the difference each would finally wait for the other. The count is
+cumulative, and repeating it changes nothing: a coordinator that was restarted, and lost it, receives it again
+while training waits.
 """
 
 from __future__ import annotations
@@ -14,22 +16,24 @@ from collections.abc import Sequence as Items
 
 from ..config import PublishSection
 
-# A restarted coordinator knows no count: its farm may stand still for as long as this.
+# A restarted coordinator has no count: its farm may stand still for this long.
 REPEAT_SECONDS = 5.0
-# A count is one call on a connection of its own.
+# A report is one call on a connection of its own.
 TIMEOUT_SECONDS = 15.0
 OUTPUT_BYTES_MAX = 1_000
 
 
 class Reports:
-    """Runs a command with `{count}`, `{rank}` and `{world}` filled in. Failing is no error: a finished data set has no coordinator.
+    """Runs a command with `{count}`, `{rank}` and `{world}` filled in. Its failure is not an error: a
+    finished data set has no coordinator.
 
     Args:
-        command: as a list; empty: nothing is reported.
+        command: program and arguments; empty: nothing is reported.
         rank: this reader's number.
-        world: how many share the run; the coordinator adds their counts up.
-        repeat_seconds: how often the same count is reported while training waits, and how soon one that was not taken is tried again.
-        timeout_seconds: how long the command may take.
+        world: number of readers that share the run; the coordinator sums their counts.
+        repeat_seconds: interval at which the same count is reported while training waits, and a failed report
+            is retried.
+        timeout_seconds: longest time that the command may take.
     """
 
     def __init__(
@@ -48,9 +52,10 @@ class Reports:
         self._next = time.monotonic()
 
     def report(self, count: int, repeat: bool = False) -> None:
-        """Reports a count that changed. With `repeat` (training waits) also one that did not, now and then.
+        """Reports a count that changed. With `repeat` (training waits), also reports an unchanged one, at
+        intervals.
 
-        A count that was not taken is tried again by a later call; why is printed once a reason.
+        A later call retries a report that failed; each new reason is printed once.
         """
         if not self._command or not count:
             return
@@ -63,13 +68,17 @@ class Reports:
         if failure is None:
             self._taken = count
         elif failure != self._failure:
-            told = f"the coordinator was not told that {count} trajectories are discarded; it is tried again while training waits: {failure}"
-            print(told, file=sys.stderr, flush=True)
+            print(
+                f"the coordinator did not take the report of {count} discarded trajectories; it is retried "
+                f"while training waits: {failure}",
+                file=sys.stderr,
+                flush=True,
+            )
         self._failure = failure
         self._next = time.monotonic() + self._repeat
 
     def _run(self, count: int) -> str | None:
-        """Why it was not taken; `None` where it was."""
+        """Runs the command; returns why it failed, `None` where it succeeded."""
         arguments = list(self._command)
         for name, value in {"{count}": str(count), **self._names}.items():
             arguments = [part.replace(name, value) for part in arguments]
@@ -88,20 +97,21 @@ class Reports:
 
 
 def command_for(publish: PublishSection) -> tuple[str, ...]:
-    """`publish.discarded`, or `furrow discarded` to where `publish.command` publishes by `furrow publish`; empty: nothing is reported."""
+    """`publish.discarded`, or `furrow discarded` to the run or coordinator of a `furrow publish` in
+    `publish.command`; empty: nothing is reported."""
     if publish.discarded or "publish" not in publish.command:
         return publish.discarded
     at = publish.command.index("publish")
     program, rest = publish.command[:at], publish.command[at + 1 :]
     for name in ("--run", "--coordinator"):
-        place = _option(rest, name)
-        if place is not None:
+        target = _option(rest, name)
+        if target is not None:
             return (
                 *program,
                 "discarded",
                 "{count}",
                 name,
-                place,
+                target,
                 "--rank",
                 "{rank}",
                 "--world",

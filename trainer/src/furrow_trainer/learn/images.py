@@ -1,4 +1,4 @@
-"""Screenshots of a batch, each decoded and cut once, checked against the hash of what the policy saw."""
+"""Screenshots of a batch, each decoded and cut once, and compared with the hash of the policy's pixels."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from ..data.rows import ImageSpan, Step
 from ..errors import DataError
 
 Key = bytes
-# Tiles kept from one batch to the next: demonstrations come back with each epoch, and decoding one takes as long as learning from it.
+# Tiles kept from one batch to the next: each epoch uses the same demonstrations, and decoding one takes as
+# long as training on it.
 TILES_BYTES_MAX = 256 << 20
 
 
 class Images:
     """Tiles [n, tile, tile, 3] of 8-bit pixels, by the screenshot's `blob_sha256`.
 
-    Decoders of JPEG differ in single pixels: such a picture whose hash is not the recorded one is counted and used. A PNG whose hash
-    differs is an error: its pixels have only one reading.
+    Decoders of JPEG differ in single pixels: such a picture whose hash is not the recorded one is counted and
+    used. A PNG whose hash differs is an error: its pixels have only one reading.
     """
 
     def __init__(self, tiling: Tiling, rows_per_tile: int) -> None:
@@ -28,7 +29,7 @@ class Images:
         self._tiles: dict[Key, Pixels] = {}
 
     def add(self, step: Step, span: ImageSpan) -> Key:
-        """Takes the screenshot of `step`, which `span` shows.
+        """Adds the screenshot of `step`, which `span` describes; returns its key.
 
         Raises:
             DataError: when its bytes, pixels, grid or rows are not those of the span.
@@ -41,26 +42,26 @@ class Images:
             self._tiles[key] = self._cut(step, span, where)
         count = len(self._tiles[key]) * self.rows_per_tile
         if span.token_len != count:
-            raise DataError(f"{where}: a picture of {count} rows stands at {span.token_len} placeholders")
+            raise DataError(f"{where}: a picture of {count} rows has {span.token_len} placeholders")
         return key
 
     def demonstrated(self, step: Step) -> tuple[Key, int]:
-        """Takes the screenshot of a step that no model saw; its key and the rows it becomes."""
+        """Adds the screenshot of a step without tokens; returns its key and its number of rows."""
         key = hashlib.sha256(step.screenshot).digest()
         if key not in self._tiles:
             self._tiles[key], _ = pixels.tiles(pixels.decode(step.screenshot), self.tiling)
         return key, len(self._tiles[key]) * self.rows_per_tile
 
     def tiles(self, key: Key) -> Pixels:
-        """Of a screenshot that was added."""
+        """Tiles of a screenshot that was added."""
         return self._tiles[key]
 
     def rows(self, key: Key) -> int:
-        """Rows of the language model's input that it becomes."""
+        """Number of rows of the language model's input that a screenshot becomes."""
         return len(self._tiles[key]) * self.rows_per_tile
 
     def forget(self) -> None:
-        """Drops the tiles that came first, until the others fit."""
+        """Drops the oldest tiles until the others fit in TILES_BYTES_MAX."""
         total = sum(cut.nbytes for cut in self._tiles.values())
         for key in list(self._tiles):
             if total <= TILES_BYTES_MAX:

@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: one line a step, on disk before the checkpoint that follows it."""
+"""`metrics.jsonl`: one line per step, on disk before the checkpoint that follows it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any
 
 
 class Metrics:
-    """Appends to the file; lines that a killed training wrote after its last checkpoint are taken back when it goes on.
+    """Appends to the file; lines that a killed training wrote after its last checkpoint are removed when it
+    is resumed.
 
     Args:
         path: the file.
-        step: the step that training goes on from; later lines are dropped, a torn one as well.
+        step: the step that training continues from; later lines and a torn one are dropped.
     """
 
     def __init__(self, path: Path, step: int = 0) -> None:
@@ -26,7 +27,7 @@ class Metrics:
         self._file = open(path, "a", encoding="utf8")  # noqa: SIM115 - closed by close()
 
     def write(self, line: dict[str, Any]) -> None:
-        """One step; what is not finite becomes null, which JSON can say."""
+        """Appends one step; a value that is not finite becomes null, since JSON has no such numbers."""
         clean = {
             key: None if isinstance(value, float) and not math.isfinite(value) else value
             for key, value in line.items()
@@ -36,12 +37,12 @@ class Metrics:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Nothing is written after it."""
+        """Closes the file."""
         self._file.close()
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """All whole lines."""
+    """All whole lines of the file."""
     if not path.exists():
         return []
     lines = []

@@ -1,4 +1,5 @@
-"""Hands a version of the weights to whoever serves the policy, by a command such as `furrow publish`."""
+"""Publishes a version of the weights to the farm that serves the policy, by a command such as `furrow
+publish`."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ OUTPUT_BYTES_MAX = 4_000
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What became of a publication."""
+    """The result of a publication."""
 
     version: int
-    """The number that whoever took it gave it, where it says one; else the one it was offered under."""
+    """The number in the command's reply; without one, the number that the weights were offered under."""
     seconds: float
 
 
@@ -28,41 +29,42 @@ def publish(
 ) -> Published:
     """Runs the command with `{dir}`, `{version}` and `{id}` filled in until it succeeds.
 
-    The same folder under the same id may be handed over again after a crash: taking it twice must change nothing. A command that prints a JSON
-    object with a `version` says which number the weights got; `furrow publish DIR --run RUN --id ID --json` does.
+    After a crash the same folder may be published again under the same id: taking it twice must change
+    nothing. A command that prints a JSON object with a `version` reports the number of the weights; `furrow
+    publish DIR --run RUN --id ID --json` does.
 
     Raises:
-        PublishError: when it failed `attempts` times, with the end of what it said.
+        PublishError: when it failed `attempts` times, with the end of its output.
     """
     filled = {"{dir}": str(folder.resolve()), "{version}": str(version), "{id}": publication}
     arguments = list(command)
     for name, value in filled.items():
         arguments = [part.replace(name, value) for part in arguments]
     begun = time.monotonic()
-    said = ""
+    failure = ""
     for attempt in range(attempts):
         if attempt:
             time.sleep(min(2.0**attempt, 30.0))
         try:
             done = subprocess.run(arguments, capture_output=True, timeout=timeout_seconds, check=False)
         except subprocess.TimeoutExpired:
-            said = f"it took longer than {timeout_seconds:g} s"
+            failure = f"the command took longer than {timeout_seconds:g} s"
             continue
         except OSError as error:
             raise PublishError(f"publish.command: {arguments[0]} cannot be started: {error}") from error
         if done.returncode == 0:
             return Published(_version(done.stdout, version), time.monotonic() - begun)
         output = (done.stderr or done.stdout)[-OUTPUT_BYTES_MAX:].decode("utf8", "replace").strip()
-        said = f"exit status {done.returncode}: {output}"
+        failure = f"exit status {done.returncode}: {output}"
     raise PublishError(
-        f"version {version} was not taken in {attempts} attempts; {' '.join(arguments)}: {said}"
+        f"version {version} was not taken in {attempts} attempts; {' '.join(arguments)}: {failure}"
     )
 
 
 def _version(output: bytes, offered: int) -> int:
     try:
-        said = json.loads(output)
+        reply = json.loads(output)
     except ValueError:
         return offered
-    number = said.get("version") if isinstance(said, dict) else None
+    number = reply.get("version") if isinstance(reply, dict) else None
     return number if isinstance(number, int) and not isinstance(number, bool) else offered

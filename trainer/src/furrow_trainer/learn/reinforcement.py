@@ -1,4 +1,4 @@
-"""Reinforcement learning on a policy's own attempts, while the farm goes on making them."""
+"""Reinforcement learning on a policy's own attempts, while the farm collects more of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,17 +21,19 @@ from ..model import Policy, load
 from .advantage import RunningMean, group_advantages, permuted
 from .batch import Batch
 from .discarded import Reports, command_for
-from .loss import WEIGHT, Loss, Objective, reinforcement, token_weights
+from .loss import WEIGHT, Loss, reinforcement
+from .objective import Objective, token_weights
 from .scores import score
 from .sequence import Sequence, sequences
 from .trainer import LEFT_OUT, Trainer
 
-# A farm whose attempts teach nothing goes on collecting: whoever watches is told that often.
-TELL_SECONDS = 30.0
+# A farm whose attempts teach nothing goes on collecting; this is the interval of the message that says so.
+PROGRESS_SECONDS = 30.0
 
 
 def train(config: Config, resume: bool = False) -> Trainer:
-    """Runs `[rl]` until `run.steps_max`, or until nothing new came for `data.wait_seconds`; the trainer holds the weights.
+    """Runs `[rl]` until `run.steps_max`, or until nothing new came for `data.wait_seconds`; the trainer holds
+    the weights.
 
     Raises:
         TrainerError: when the run had groups and no step could be made of them.
@@ -57,7 +60,7 @@ def train(config: Config, resume: bool = False) -> Trainer:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A trajectory with what it is worth."""
+    """A trajectory with its reward and advantage."""
 
     trajectory: Trajectory
     reward: float
@@ -66,7 +69,8 @@ class Attempt:
 
 
 def means(line: dict[str, Any]) -> dict[str, Any]:
-    """Figures of a step whose sums over weighted tokens become means over the tokens that were computed; the loss stays what it is."""
+    """A step's metrics, sums over weighted tokens turned into means over the tokens that were computed; the
+    loss stays a sum."""
     weight = line.pop(WEIGHT)
     averaged = [name for name in line if name.startswith(("policy/", "ratio/"))]
     return line | {name: line[name] / max(weight, 1e-12) for name in averaged}
@@ -77,26 +81,33 @@ class _Work:
         self.trainer, self.config = trainer, trainer.config.rl
         rl = self.config
         self.objective = Objective(
-            algorithm=rl.algorithm, clip_low=rl.clip_low, clip_high=rl.clip_high, ratio_cap=rl.ratio_cap, entropy=rl.entropy, kl=rl.kl,
-            normaliser=rl.normaliser, constant=rl.constant,
-        )  # fmt: skip
+            algorithm=rl.algorithm,
+            clip_low=rl.clip_low,
+            clip_high=rl.clip_high,
+            ratio_cap=rl.ratio_cap,
+            entropy=rl.entropy,
+            kl=rl.kl,
+            normaliser=rl.normaliser,
+            constant=rl.constant,
+        )
         self.baseline = RunningMean(means=trainer.state.baselines)
         self.reference: Policy | None = None
         self.waited = 0.0
         data = trainer.config.data
         self.reports = Reports(command_for(trainer.config.publish), data.rank, data.world)
-        self.told, self.tells_at = 0, 0.0
+        self.reported, self.next_report_at = 0, 0.0
         if rl.kl > 0:
             self.reference = load(
                 trainer.config.run.checkpoint, trainer.config.run.device
             ).policy.requires_grad_(False)
 
-    def collect(self, reader: Reader, stream: object) -> list[Group] | None:
-        """Groups for one step; `None` when the run has no more. Those that teach nothing are discarded at once."""
+    def collect(self, reader: Reader, stream: Iterator[Group]) -> list[Group] | None:
+        """Groups for one step; `None` when the run has no more. Groups that teach nothing are discarded at
+        once."""
         taken: list[Group] = []
         begun = time.monotonic()
         while len(taken) < self.config.groups_per_step and not self.trainer.stopping:
-            group = next(stream, None)  # type: ignore[call-overload]
+            group = next(stream, None)
             if group is None:
                 return None
             if (why := self.refuses(group)) is not None:
@@ -108,7 +119,7 @@ class _Work:
         return None if self.trainer.stopping else taken
 
     def refuses(self, group: Group) -> str | None:
-        """Why a group teaches nothing; `None` where it does."""
+        """Why a group teaches nothing; `None` where it teaches something."""
         if all(self.staleness(trajectory) > self.config.max_staleness for trajectory in group.trajectories):
             return "stale"
         rewards = {trajectory.reward for trajectory in group.trajectories}
@@ -118,12 +129,12 @@ class _Work:
         return None
 
     def staleness(self, trajectory: Trajectory) -> int:
-        """Versions between the oldest weights that wrote any of it and those being trained."""
+        """Versions between the oldest weights that wrote any part of it and those being trained."""
         oldest = trajectory.policy_version_min
         return self.trainer.state.version - (self.trainer.state.version if oldest is None else oldest)
 
     def attempts(self, groups: list[Group]) -> list[Attempt]:
-        """Advantages are of all scored attempts of a group; the stale ones among them are then left out."""
+        """Attempts with advantages over all scored attempts of their group; stale ones are left out later."""
         rewards = [[float(trajectory.reward or 0.0) for trajectory in group.trajectories] for group in groups]
         dealt = rewards
         if self.config.permute_rewards:
@@ -142,7 +153,7 @@ class _Work:
         return found
 
     def learn(self, reader: Reader, groups: list[Group]) -> None:
-        """One or more steps of the optimiser over the groups. A batch that no step can be made of is discarded."""
+        """One or more steps of the optimiser over the groups. A batch without an advantage is discarded."""
         attempts = self.attempts(groups)
         self.trainer.state.baselines = self.baseline.means
         fresh = [attempt for attempt in attempts if attempt.staleness <= self.config.max_staleness]
@@ -165,22 +176,23 @@ class _Work:
         self.trainer.finish_step(reader, line)
 
     def report(self, reader: Reader, repeat: bool = False) -> None:
-        """Reports what was discarded, so that others are collected in its place; says so where training waits for them."""
+        """Reports discarded trajectories, so that the farm collects others; prints a message while training
+        waits."""
         count = self.trainer.discarded(reader)
         self.reports.report(count, repeat)
-        if repeat and count != self.told and time.monotonic() >= self.tells_at:
+        if repeat and count != self.reported and time.monotonic() >= self.next_report_at:
             print(
                 f"waiting for groups to learn from: {self.trainer.left_out(reader)}",
                 file=sys.stderr,
                 flush=True,
             )
-            self.told, self.tells_at = count, time.monotonic() + TELL_SECONDS
+            self.reported, self.next_report_at = count, time.monotonic() + PROGRESS_SECONDS
 
     def conclude(self, reader: Reader) -> None:
-        """The run has no more groups, and training wanted more.
+        """Ends a training that needs more groups than the run has.
 
         Raises:
-            TrainerError: when there were groups and none was learned from.
+            TrainerError: when there were groups and none was trained on.
         """
         run, data, left_out = self.trainer.config.run, self.trainer.config.data, self.trainer.left_out(reader)
         why = f"nothing new was committed for {data.wait_seconds:g} s; {left_out}"
@@ -192,30 +204,38 @@ class _Work:
             )
         elif (self.trainer.counts + reader.counts)["groups"]:
             raise TrainerError(
-                f"no step was made: {why}; a step takes rl.groups_per_step = {self.config.groups_per_step} that teach something"
+                f"no step was made: {why}; a step takes rl.groups_per_step = {self.config.groups_per_step} "
+                "that teach something"
             )
 
     def sequences(self, reader: Reader, trajectory: Trajectory) -> list[Sequence]:
-        """Of an attempt; draws that cannot be recomputed exactly are left out where that is asked for."""
+        """Sequences of an attempt; with `drop_unlisted`, without the tokens that cannot be recomputed
+        exactly."""
         found = sequences(trajectory, reader.steps(trajectory), self.trainer.images)
-        self.trainer.counts["draws"] += sum(int(one.draws.sampled.sum()) for one in found)
+        self.trainer.counts["draws"] += sum(int(one.responses.sampled.sum()) for one in found)
         self.trainer.counts["draws whose ids are not listed"] += sum(
-            int(one.draws.unlisted.sum()) for one in found
+            int(one.responses.unlisted.sum()) for one in found
         )
         if not self.config.drop_unlisted:
             return found
         return [
             dataclasses.replace(
-                one, draws=dataclasses.replace(one.draws, sampled=one.draws.sampled & ~one.draws.unlisted)
+                one,
+                responses=dataclasses.replace(
+                    one.responses, sampled=one.responses.sampled & ~one.responses.unlisted
+                ),
             )
             for one in found
         ]
 
-    def loss(self, found: list[Sequence], fresh: list[Attempt], used: list[Attempt]):  # type: ignore[no-untyped-def]
-        """The loss of a batch of these sequences. Attempts whose advantage is 0 have no sequences here and still count as attempts."""
+    def loss(
+        self, found: list[Sequence], fresh: list[Attempt], used: list[Attempt]
+    ) -> Callable[[Batch], Loss]:
+        """The loss of a batch of these sequences. Attempts whose advantage is 0 have no sequences here, and
+        still count in the weights."""
         counts: Counter[str] = Counter({attempt.trajectory.trajectory_id: 0 for attempt in fresh})
         for one in found:
-            counts[one.trajectory_id] += int(one.draws.sampled.sum())
+            counts[one.trajectory_id] += int(one.responses.sampled.sum())
         for attempt in fresh:
             name = attempt.trajectory.trajectory_id
             counts[name] = counts[name] or attempt.trajectory.num_response_tokens
@@ -245,7 +265,7 @@ class _Work:
         return loss
 
     def describe(self, attempts: list[Attempt], groups: list[Group]) -> dict[str, float]:
-        """Figures of what is learned from."""
+        """Metrics of the attempts that are trained on."""
         staleness = [attempt.staleness for attempt in attempts]
         by_task: dict[str, list[float]] = {}
         for attempt in attempts:

@@ -1,11 +1,12 @@
-"""Checkpoints of a training: weights, optimiser, cursor and random state, in the data set by one rename.
+"""Checkpoints of a training: weights, optimiser, cursor and random state, written by one rename.
 
     checkpoints/00000012/model/                  the Hugging Face layout, what is published
-    checkpoints/00000012/optimizer.safetensors   AdamW's moments in float32, and the weights themselves where they are stored in fewer bits
+    checkpoints/00000012/optimizer.safetensors   AdamW's moments in float32, and the weights in full precision
+                                                 where the model stores them in fewer bits
     checkpoints/00000012/state.json              step, version, cursor, random state
 
-The directory is written under a name that begins with a dot and renamed: it is there whole or not at all, so a cursor is never ahead of or
-behind the weights that learned from what it has passed.
+The directory is written under a name that begins with a dot and renamed: it is there whole or not at all, so
+a cursor always matches the weights that were trained on the groups it has passed.
 """
 
 from __future__ import annotations
@@ -33,32 +34,33 @@ _NAME = re.compile(r"\d{8}")
 
 @dataclass(slots=True)
 class State:
-    """All that training goes on from besides tensors."""
+    """All that training continues from, besides tensors."""
 
     kind: str
     """`sft` or `rl`."""
     training: str = ""
-    """Names this training among all: its publications are known by it and their step."""
+    """Id of this training; its publications are named by it and their step."""
     step: int = 0
     """Steps of the optimiser so far."""
     version: int = 0
-    """Number of the newest policy version that was or is to be published; 0 is what training began with."""
+    """Number of the newest policy version that was or will be published; 0 is the checkpoint that training
+    began with."""
     published: int = 0
-    """Newest version that was taken."""
+    """Newest version that the farm took."""
     epoch: int = 0
     cursor: Cursor = field(default_factory=Cursor)
     baselines: dict[str, float] = field(default_factory=dict)
     rng: dict[str, Any] = field(default_factory=dict)
-    """Of numpy's generator."""
+    """State of numpy's generator."""
     counts: dict[str, int] = field(default_factory=dict)
     """What was read and left out since training began."""
     discarded: int = 0
-    """Scored trajectories of groups that no step was made of: those that the cursor has passed."""
+    """Scored trajectories of groups that the cursor has passed and no step was made of."""
 
 
 def save(folder: Path, checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, state: State) -> Path:
-    """Writes `folder`/00000012 for step 12. One that is there already, of a training that was killed behind it, stays as it is."""
-    place = folder / f"{state.step:08}"
+    """Writes `folder`/00000012 for step 12. An existing one is never replaced."""
+    target = folder / f"{state.step:08}"
     draft = folder / f".{state.step:08}.tmp"
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
@@ -69,20 +71,21 @@ def save(folder: Path, checkpoint: Checkpoint, optimizer: torch.optim.Optimizer,
     (draft / "state.json").write_text(json.dumps(raw, indent=1) + "\n", "utf8")
     for path in (draft / "optimizer.safetensors", draft / "state.json", draft):
         _sync(path)
-    if place.exists():
-        raise CheckpointError(f"{place} exists; a checkpoint is never written over another")
-    os.rename(draft, place)
+    if target.exists():
+        raise CheckpointError(f"{target} exists; a checkpoint is never written over another")
+    os.rename(draft, target)
     _sync(folder)
-    return place
+    return target
 
 
 def newest(folder: Path) -> Path | None:
-    """The checkpoint to go on from."""
+    """The newest checkpoint, `None` where there is none."""
     return next(iter(sorted(_all(folder), reverse=True)), None)
 
 
 def prune(folder: Path, kept: int, keep_every: int) -> None:
-    """Removes all but the newest ones, and those whose version is a multiple of `keep_every`; and what a kill left half written."""
+    """Removes all but the newest ones, and those whose version is a multiple of `keep_every`; and the drafts
+    that a killed training left."""
     for path in sorted(_all(folder), reverse=True)[kept:]:
         version = read_state(path).version
         if not keep_every or version % keep_every:
@@ -91,23 +94,24 @@ def prune(folder: Path, kept: int, keep_every: int) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def read_state(place: Path) -> State:
+def read_state(checkpoint_dir: Path) -> State:
     """The state of a checkpoint.
 
     Raises:
         CheckpointError: when it cannot be read.
     """
     try:
-        raw = json.loads((place / "state.json").read_text("utf8"))
+        raw = json.loads((checkpoint_dir / "state.json").read_text("utf8"))
         cursor = Cursor.from_json(json.dumps(raw.pop("cursor")))
         return State(cursor=cursor, **raw)
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise CheckpointError(f"{place}: the state cannot be read: {error!r}") from error
+        raise CheckpointError(f"{checkpoint_dir}: the state cannot be read: {error!r}") from error
 
 
-def restore(place: Path, checkpoint: Checkpoint, optimizer: torch.optim.Optimizer) -> None:
-    """Puts weights (in full precision) and moments back. `checkpoint` was loaded from `place`/model."""
-    tensors = load_file(place / "optimizer.safetensors")
+def restore(checkpoint_dir: Path, checkpoint: Checkpoint, optimizer: torch.optim.Optimizer) -> None:
+    """Restores weights (in full precision) and moments. `checkpoint` was loaded from
+    `checkpoint_dir`/model."""
+    tensors = load_file(checkpoint_dir / "optimizer.safetensors")
     names = _names(checkpoint)
     for group in optimizer.param_groups:
         for parameter in group["params"]:

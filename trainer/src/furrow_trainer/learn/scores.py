@@ -1,4 +1,4 @@
-"""Log-probabilities of drawn tokens under the distribution they were drawn from."""
+"""Log-probabilities of sampled tokens under the distribution that they were sampled from."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .batch import Batch, Targets, hidden_rows
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Of each drawn token; all [draws]."""
+    """Scores of each sampled token; all are [samples]."""
 
     logprob: Tensor
-    """Of the distribution drawn from; over the whole vocabulary where the ids of that are not listed."""
+    """Under the distribution sampled from; over the whole vocabulary where the ids of that are not listed."""
     whole_logprob: Tensor
     """log-softmax(logits / temperature) over the whole vocabulary."""
     entropy: Tensor
@@ -24,7 +24,7 @@ class Scores:
 
 
 def scores(logits: Tensor, targets: Targets) -> Scores:
-    """From logits [draws, vocabulary] in float32."""
+    """Scores from logits [samples, vocabulary] in float32."""
     scaled = logits / targets.temperature.unsqueeze(-1)
     own = scaled.gather(-1, targets.token.unsqueeze(-1)).squeeze(-1)
     whole = scaled.log_softmax(-1)
@@ -48,5 +48,5 @@ def scores(logits: Tensor, targets: Targets) -> Scores:
 
 
 def score(policy: Policy, batch: Batch, chunk: int | None = None) -> Scores:
-    """Runs the model and scores the batch's drawn tokens."""
+    """Runs the model and scores the batch's sampled tokens."""
     return scores(policy.logits(hidden_rows(policy, batch, chunk)), batch.targets)

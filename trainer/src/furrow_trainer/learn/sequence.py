@@ -1,7 +1,9 @@
-"""Trajectories as token sequences: what the model reads, and which of its tokens were drawn from which distribution.
+"""Trajectories as token sequences: what the model reads, and which of its tokens were sampled from which
+distribution.
 
-Under `append` a trajectory is one sequence, since nothing is ever dropped. Under the other context policies each step is one: its prompt
-`K_t ++ prompt_token_ids_t` and its response. K and the prompts are rebuilt by the data set's rule and held against its hashes.
+Under `append` a trajectory is one sequence, since nothing is ever dropped. Under the other context policies
+each step is one: its prompt `K_t ++ prompt_token_ids_t` and its response. K and the prompts are rebuilt by
+the data set's rule and compared with its hashes.
 """
 
 from __future__ import annotations
@@ -27,28 +29,29 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
-class Draws:
-    """Response tokens of a sequence, in order; all arrays have an entry a token."""
+class ResponseTokens:
+    """Response tokens of a sequence, in order; all arrays have an entry per token."""
 
     position: Ids
     """Index of the token in the sequence."""
     sampled: Flags
-    """Drawn by the policy; else forced or appended, and no loss falls on it."""
+    """The policy sampled it; else it was forced or appended, and has no loss."""
     logprob: Floats
-    """What it was drawn with, after grammar and cuts; NaN where the policy gave none."""
+    """Log-prob that it was sampled with, after grammar and truncation; NaN where the policy recorded
+    none."""
     whole_logprob: Floats
     """Over the whole vocabulary at the same temperature; NaN where there is none."""
     entropy: Floats
-    """Of the distribution drawn from, in nats; NaN where unknown."""
+    """Entropy of the distribution that it was sampled from, in nats; NaN where unknown."""
     temperature: Floats
     version: Ids
-    """Policy version that drew it; -1 for demonstrations."""
+    """Policy version that sampled it; -1 for demonstrations."""
     state_version: Ids
-    """Oldest version that wrote any state it was drawn from."""
+    """Oldest version that wrote any state it was sampled from."""
     kept: tuple[Ids | None, ...]
-    """Ids it was drawn among; `None`: all, or more than are listed."""
+    """Ids that it was sampled from; `None`: all, or more than are listed."""
     unlisted: Flags
-    """Drawn among fewer than all, more than are listed: only `whole_logprob` can be recomputed."""
+    """Sampled from fewer ids than all, but more than are listed: only `whole_logprob` can be recomputed."""
 
     def __len__(self) -> int:
         return len(self.position)
@@ -61,10 +64,10 @@ class Sequence:
     trajectory_id: str
     group_id: str
     steps: tuple[int, int]
-    """First and last step whose responses it trains."""
+    """First and last step whose responses are trained on."""
     ids: Ids
     pictures: tuple[Picture, ...]
-    draws: Draws
+    responses: ResponseTokens
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -74,7 +77,7 @@ def sequences(trajectory: Trajectory, steps: Items[Step], images: Images) -> lis
     """All sequences of a trajectory with tokens.
 
     Raises:
-        DataError: when a step has no tokens, or prompts and hashes do not fit.
+        DataError: when a step has no tokens, or a rebuilt prompt does not match its hash.
     """
     found: list[Sequence] = []
     kept = np.zeros(0, np.int32)
@@ -82,7 +85,7 @@ def sequences(trajectory: Trajectory, steps: Items[Step], images: Images) -> lis
     for step in steps:
         if step.prompt_token_ids is None or step.response_token_ids is None:
             raise DataError(
-                f"{trajectory.trajectory_id} step {step.step} has no tokens: it is none of a model's"
+                f"{trajectory.trajectory_id} step {step.step} has no tokens: no model policy wrote it"
             )
         prompt = np.concatenate([kept, step.prompt_token_ids])
         _check(step, kept, prompt)
@@ -104,34 +107,34 @@ def sequences(trajectory: Trajectory, steps: Items[Step], images: Images) -> lis
 
 
 def _sequence(trajectory: Trajectory, steps: list[Step], ids: Ids, pictures: list[Picture]) -> Sequence:
-    draws, begin = [], len(ids)
+    responses, begin = [], len(ids)
     for step in reversed(steps):
         assert step.response_token_ids is not None and step.prompt_token_ids is not None
         begin -= len(step.response_token_ids)
-        draws.append(_draws(step, begin))
+        responses.append(_response_tokens(step, begin))
         begin -= len(step.prompt_token_ids)
-    draws.reverse()
+    responses.reverse()
     return Sequence(
         trajectory.trajectory_id,
         trajectory.group_id,
         (steps[0].step, steps[-1].step),
         ids,
         tuple(pictures),
-        joined(draws),
+        joined(responses),
     )
 
 
-def _draws(step: Step, begin: int) -> Draws:
+def _response_tokens(step: Step, begin: int) -> ResponseTokens:
     assert step.response_token_ids is not None
     count = len(step.response_token_ids)
     nothing = np.full(count, np.nan, np.float32)
     sampled = step.response_mask if step.response_mask is not None else np.ones(count, np.bool_)
-    kept = tuple(step.kept_ids(index) if drawn else None for index, drawn in enumerate(sampled))
+    kept = tuple(step.kept_ids(index) if is_sampled else None for index, is_sampled in enumerate(sampled))
     cut = np.zeros(count, np.bool_) if step.kept_count is None else ~np.isnan(step.kept_count)
     listed = np.array([ids is not None for ids in kept], np.bool_)
     versions = step.policy_versions if step.policy_versions is not None else np.full(count, -1, np.int32)
     oldest = -1 if step.state_version_min is None else step.state_version_min
-    return Draws(
+    return ResponseTokens(
         position=np.arange(begin, begin + count, dtype=np.int32),
         sampled=sampled,
         logprob=nothing if step.sampled_logprobs is None else step.sampled_logprobs,
@@ -145,9 +148,9 @@ def _draws(step: Step, begin: int) -> Draws:
     )
 
 
-def joined(parts: Items[Draws]) -> Draws:
-    """Draws of several steps, one after the other."""
-    return Draws(
+def joined(parts: Items[ResponseTokens]) -> ResponseTokens:
+    """Response tokens of several steps, one after the other."""
+    return ResponseTokens(
         position=np.concatenate([part.position for part in parts]),
         sampled=np.concatenate([part.sampled for part in parts]),
         logprob=np.concatenate([part.logprob for part in parts]),
@@ -175,4 +178,4 @@ def _check(step: Step, kept: Ids, prompt: Ids) -> None:
             raise DataError(f"{where}: an image span of step {span.step} lies outside the prompt")
 
 
-__all__ = ["Draws", "ImageSpan", "Picture", "Sequence", "joined", "sequences"]
+__all__ = ["ImageSpan", "Picture", "ResponseTokens", "Sequence", "joined", "sequences"]

@@ -20,9 +20,9 @@ from .sequence import Sequence
 from .template import Template
 from .trainer import Trainer
 
-# Groups looked ahead, so that steps mix what lies apart in the shards.
+# Groups read ahead, so that a step mixes groups that are far apart in the shards.
 SHUFFLED_GROUPS = 64
-# Steps whose mean is held against `sft.stop_below`.
+# Steps whose mean is compared with `sft.stop_below`.
 STOP_STEPS = 20
 
 
@@ -54,7 +54,7 @@ class _Work:
     def __init__(self, trainer: Trainer, template: Template) -> None:
         self.trainer, self.template, self.config = trainer, template, trainer.config.sft
         self.waiting: list[Group] = []
-        # What is on file is what training goes on from, so that it ends where it would have ended.
+        # A resumed training counts the steps on file, so that it ends at the step where it would have ended.
         lines = read(trainer.folder / "metrics.jsonl")
         self.recent: deque[float] = deque((line["loss/nll"] for line in lines), maxlen=STOP_STEPS)
 
@@ -82,16 +82,16 @@ class _Work:
             reader.done(group)
 
     def sequences(self, reader: Reader, group: Group) -> list[Sequence]:
-        """Of a group's demonstrations; siblings that are copies once."""
+        """Sequences of a group's demonstrations; copies of a sibling are left out."""
         found: list[Sequence] = []
-        seen: set[tuple[object, ...]] = set()
+        known: set[tuple[object, ...]] = set()
         for trajectory in group.trajectories:
             steps = reader.steps(trajectory)
             key = tuple((step.screenshot, step.action["raw_text"]) for step in steps)
-            if self.config.once_per_observation and key in seen:
+            if self.config.once_per_observation and key in known:
                 self.trainer.counts["demonstrations left out: copies of a sibling"] += 1
                 continue
-            seen.add(key)
+            known.add(key)
             if any(not step.trainable_sft for step in steps):
                 self.trainer.counts["demonstrations left out: a step holds no action"] += 1
                 continue
@@ -105,9 +105,9 @@ class _Work:
         return found
 
     def step(self, reader: Reader, groups: list[Group], found: list[Sequence]) -> None:
-        """One step of the optimiser: every learned token weighs the same."""
+        """One step of the optimiser: every trained token weighs the same."""
         found = [one if self.config.choices_only else all_learned(one) for one in found]
-        total = sum(int(one.draws.sampled.sum()) for one in found)
+        total = sum(int(one.responses.sampled.sum()) for one in found)
 
         def loss(batch: Batch) -> Loss:
             weights: Tensor = torch.full_like(batch.targets.temperature, 1 / max(total, 1))
@@ -124,6 +124,6 @@ class _Work:
 
 
 def all_learned(one: Sequence) -> Sequence:
-    """The same with every token of its replies learned, those included that the grammar forces."""
-    every = dataclasses.replace(one.draws, sampled=np.ones(len(one.draws), np.bool_))
-    return dataclasses.replace(one, draws=every)
+    """A copy in which every token of a reply is trained on, also those that the grammar forces."""
+    every = dataclasses.replace(one.responses, sampled=np.ones(len(one.responses), np.bool_))
+    return dataclasses.replace(one, responses=every)

@@ -1,7 +1,8 @@
-"""The layout of a chat around its screenshots, as the policy lays it out, for demonstrations that no model saw.
+"""The layout of a chat around its screenshots, as the policy lays it out, for demonstrations without tokens.
 
-The rule is Furrow's `crates/model/src/template.rs`: names of added tokens become their ids; what stands between two marks, filled-in text
-included, is encoded in one go, and is never itself read for marks. Text that is the same in every prompt is encoded alone.
+The rule is that of Furrow's `crates/model/src/template.rs`: names of added tokens become their ids; the text
+between two marks, filled-in text included, is encoded at once, and marks in it are plain text. Text that is
+the same in every prompt is encoded alone.
 """
 
 from __future__ import annotations
@@ -9,17 +10,23 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..data.rows import Ids
 from ..errors import CheckpointError
-from ..model.config import VisionConfig
+
+if TYPE_CHECKING:
+    # Importing it imports PyTorch, which reading a config file does not need.
+    from ..model.config import VisionConfig
 
 TEMPLATE_FILE = "furrow_template.json"
 _DEFAULT = {
-    "first_turn": "<s><SPECIAL_10>System\n{instructions}\n<SPECIAL_11>User\n{task}\n{image}\n<SPECIAL_11>Assistant\n<think></think>",
+    "first_turn": (
+        "<s><SPECIAL_10>System\n{instructions}\n<SPECIAL_11>User\n{task}\n{image}\n"
+        "<SPECIAL_11>Assistant\n<think></think>"
+    ),
     "later_turn": "\n\n<SPECIAL_11>User\n{outcome}\n{image}\n<SPECIAL_11>Assistant\n<think></think>",
     "stop": "<SPECIAL_12>",
 }
@@ -46,7 +53,7 @@ class Tokenizer:
         except Exception as error:  # the library raises Exception itself
             raise CheckpointError(f"{path} cannot be read: {error}") from error
         self.specials = {str(token["content"]): int(token["id"]) for token in added}
-        # From here on text that looks like a mark is text.
+        # From here on, text that looks like a mark is encoded as text.
         self._tokenizer.encode_special_tokens = True
 
     def encode(self, text: str) -> list[int]:
@@ -62,7 +69,7 @@ class Template:
     """Lays out turns.
 
     Raises:
-        CheckpointError: when a mark of the template is no token of the tokenizer.
+        CheckpointError: when a mark of the template is not an added token of the tokenizer.
     """
 
     def __init__(self, folder: Path, vision: VisionConfig) -> None:
@@ -90,11 +97,13 @@ class Template:
 
     def _mark(self, name: str) -> int:
         if name not in self.tokenizer.specials:
-            raise CheckpointError(f"the template names {name!r}, which is no added token of the tokenizer")
+            raise CheckpointError(
+                f"the template names {name!r}, which is not an added token of the tokenizer"
+            )
         return self.tokenizer.specials[name]
 
     def _runs(self, text: str) -> list[list[_Chunk]]:
-        """Stretches of marks, and of what stands between marks."""
+        """Runs of marks, and runs of the text and slots between marks."""
         runs: list[list[_Chunk]] = []
         for chunk in self._chunks(text):
             if (
@@ -140,10 +149,10 @@ class Template:
 
 
 def outcome_text(outcome: dict[str, str]) -> str:
-    """What an outcome says in a prompt: its name, and the sentence where there is one."""
+    """An outcome as text of a prompt: its name, and its detail where there is one."""
     return f"{outcome['name']}: {outcome['detail']}" if outcome["detail"] else outcome["name"]
 
 
 def array(ids: list[int]) -> Ids:
-    """As the data set holds them."""
+    """Ids as the data set's array type."""
     return np.array(ids, np.int32)

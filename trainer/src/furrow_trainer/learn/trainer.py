@@ -1,4 +1,5 @@
-"""What both ways of training share: the optimiser's step, checkpoints, publishing, metrics, stopping."""
+"""Common parts of both kinds of training: the optimiser's step, checkpoints, publishing, metrics,
+stopping."""
 
 from __future__ import annotations
 
@@ -31,20 +32,20 @@ from .publish import publish
 from .saved import State
 from .sequence import Sequence
 
-# Where the cosine ends.
+# Share of the learning rate that the cosine ends at.
 DECAY_FLOOR = 0.1
 COSINE, NONE = "cosine", "none"
-# Counts of groups that no step was made of begin with it; a reason follows.
+# Prefix of the counts of groups that no step was made of; a reason follows.
 LEFT_OUT = "groups left out: "
 
 
 class Trainer:
-    """A training in its output directory: begun anew, or gone on with exactly where its newest checkpoint stands.
+    """A training in its output directory: a new one, or one that continues exactly at its newest checkpoint.
 
     Args:
         config: the resolved file.
         kind: `sft` or `rl`.
-        resume: go on; else the directory must be new.
+        resume: continue; else the directory must be new.
 
     Raises:
         TrainerError: when the directory is in use without `resume`, or holds another kind of training.
@@ -58,7 +59,7 @@ class Trainer:
         found = saved.newest(self.checkpoints)
         if (self.folder / "metrics.jsonl").exists() and not resume:
             raise TrainerError(
-                f"{self.folder} holds a training; go on with --resume, or name another run.output_dir"
+                f"{self.folder} holds a training; continue it with --resume, or name another run.output_dir"
             )
         self.folder.mkdir(parents=True, exist_ok=True)
         torch.set_num_threads(config.run.threads)
@@ -85,7 +86,7 @@ class Trainer:
         )
         self.counts: Counter[str] = Counter(self.state.counts)
         self.stopping = False
-        # By this process and those that it goes on from, as far as they are in no reader's count.
+        # By this process and those that it continues, without those in a reader's count.
         self._discarded = self.state.discarded
         # Seconds that the newest publication took.
         self.publishing = 0.0
@@ -121,14 +122,14 @@ class Trainer:
         return torch.optim.AdamW(groups, lr=o.learning_rate, betas=(o.beta1, o.beta2), eps=o.epsilon)
 
     def reader(self, trainable: str) -> Reader:
-        """Follows the run from where the state's cursor stands."""
+        """A reader that follows the run from the state's cursor."""
         data = self.config.data
         return Reader(
             data.run_dir, data.choice(trainable), self.state.cursor, data.rank, data.world, data.verify
         )
 
     def learning_rate(self) -> float:
-        """Of the step that comes next."""
+        """Learning rate of the next step."""
         o, step = self.config.optimizer, self.state.step
         warm = min(1.0, (step + 1) / o.warmup_steps) if o.warmup_steps else 1.0
         if o.decay == NONE:
@@ -139,7 +140,8 @@ class Trainer:
         )
 
     def step(self, sequences: Items[Sequence], loss: Callable[[Batch], Loss]) -> dict[str, Any]:
-        """One step of the optimiser over all sequences; figures of the loss, of the gradient and of speed.
+        """Takes one step of the optimiser over all sequences; returns metrics of the loss, the gradient and
+        the speed.
 
         Raises:
             TrainerError: when the gradient is not finite; the weights are as they were.
@@ -149,7 +151,7 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=True)
-        figures: Counter[str] = Counter()
+        metrics: Counter[str] = Counter()
         layout = padded if self.config.batch.layout == "padded" else packed
         tokens = computed = 0
         for part in split(sequences, self.config.batch.tokens_max):
@@ -160,8 +162,8 @@ class Trainer:
                 continue
             found = loss(batch)
             found.total.backward()
-            for name, value in found.figures.items():
-                figures[name] += value  # type: ignore[assignment]
+            for name, value in found.metrics.items():
+                metrics[name] += value  # type: ignore[assignment]
         norm = float(
             torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.config.optimizer.gradient_clip)
         )
@@ -174,18 +176,25 @@ class Trainer:
         self.state.step += 1
         seconds = time.monotonic() - begun
         return {
-            "step": self.state.step, "version": self.state.version, **figures, "gradient/norm": norm, "learning_rate": rate, "tokens": tokens,
-            "tokens_computed": computed, "seconds": seconds, "tokens_per_second": tokens / max(seconds, 1e-9),
-        }  # fmt: skip
+            "step": self.state.step,
+            "version": self.state.version,
+            **metrics,
+            "gradient/norm": norm,
+            "learning_rate": rate,
+            "tokens": tokens,
+            "tokens_computed": computed,
+            "seconds": seconds,
+            "tokens_per_second": tokens / max(seconds, 1e-9),
+        }
 
     def finish_step(self, reader: Reader, line: dict[str, Any]) -> None:
-        """Writes the step down; takes a checkpoint and publishes where one is due."""
+        """Writes the step's metrics; saves a checkpoint and publishes it where that is due."""
         self.images.forget()
         due = self.state.step % self.config.publish.every == 0 and bool(self.config.publish.command)
         if due:
             self.state.version += 1
         self.metrics.write(line)
-        self._show(line)
+        self._print_progress(line)
         last = self.state.step >= self.config.run.steps_max
         if due or last or self.state.step % self.config.run.checkpoint_every == 0:
             self.save(reader)
@@ -193,7 +202,7 @@ class Trainer:
             self.publish()
 
     def discard(self, reader: Reader, group: Group, why: str) -> None:
-        """Is done with a group that no step is made of."""
+        """Passes a group that no step is made of."""
         self.counts[f"{LEFT_OUT}{why}"] += 1
         self._discarded += group.row.valid
         reader.done(group)
@@ -216,9 +225,9 @@ class Trainer:
         )
 
     def save(self, reader: Reader) -> None:
-        """A checkpoint of what was learned so far, its cursor with it."""
-        place = self.checkpoints / f"{self.state.step:08}"
-        if place.exists():
+        """Saves a checkpoint with its cursor."""
+        target = self.checkpoints / f"{self.state.step:08}"
+        if target.exists():
             return
         self.state.cursor = reader.cursor()
         self.state.rng = dict(self.rng.bit_generator.state)
@@ -229,25 +238,31 @@ class Trainer:
         report.write(self.folder / "report.html", read(self.folder / "metrics.jsonl"), str(self.folder))
 
     def publish(self) -> None:
-        """Hands over the newest checkpoint under its version. After a crash it is handed over again: nobody knows whether it was taken."""
-        place = saved.newest(self.checkpoints)
-        if place is None or not self.config.publish.command:
+        """Publishes the newest checkpoint under its version. After a crash it is published again: it may not
+        have been taken."""
+        newest = saved.newest(self.checkpoints)
+        if newest is None or not self.config.publish.command:
             return
         p = self.config.publish
-        state = saved.read_state(place)
+        state = saved.read_state(newest)
         publication = f"{state.training}-{state.step:08}"
-        taken = publish(p.command, place / "model", state.version, publication, p.timeout_seconds, p.attempts)
+        taken = publish(
+            p.command, newest / "model", state.version, publication, p.timeout_seconds, p.attempts
+        )
         if taken.version < self.state.published:
             raise PublishError(
-                f"the weights of step {state.step} became version {taken.version}, after version {self.state.published}"
+                f"the weights of step {state.step} became version {taken.version}, after version "
+                f"{self.state.published}"
             )
-        # Whoever serves numbers the versions; records are tagged with its numbers, so staleness is counted in them.
+        # The farm numbers the versions and tags its records with these numbers, so staleness is counted in
+        # them.
         self.state.version = self.state.published = taken.version
         self.publishing = taken.seconds
         print(f"version {taken.version} published in {taken.seconds:.1f} s", file=sys.stderr, flush=True)
 
     def begin(self, reader: Reader) -> None:
-        """Publishes what a killed training may have left unpublished, or the very first weights where that is asked for."""
+        """Publishes what a killed training may have left unpublished, or the first weights with
+        `publish.first`."""
         if self.state.step == 0 and self.config.publish.first and saved.newest(self.checkpoints) is None:
             self.save(reader)
             self.publish()
@@ -255,7 +270,7 @@ class Trainer:
             self.publish()
 
     def listen(self) -> None:
-        """SIGTERM and SIGINT end training behind the step in hand, with a checkpoint."""
+        """Makes SIGTERM and SIGINT end training after the current step, with a checkpoint."""
 
         def stop(_: int, __: FrameType | None) -> None:
             self.stopping = True
@@ -265,19 +280,19 @@ class Trainer:
 
     @property
     def is_over(self) -> bool:
-        """Whether no further step is wanted."""
+        """Whether training ends before another step."""
         return self.stopping or self.state.step >= self.config.run.steps_max
 
     def end(self, reader: Reader) -> None:
-        """The last checkpoint, and the metrics closed."""
+        """Saves the last checkpoint and closes the metrics."""
         self.save(reader)
         self.metrics.close()
 
-    def _show(self, line: dict[str, Any]) -> None:
+    def _print_progress(self, line: dict[str, Any]) -> None:
         done = self.state.step - self._steps_begun
         left = (self.config.run.steps_max - self.state.step) * (time.monotonic() - self._begun) / max(done, 1)
-        shown = [f"step {self.state.step} of {self.config.run.steps_max}", f"version {self.state.version}"]
-        for name, word in (
+        parts = [f"step {self.state.step} of {self.config.run.steps_max}", f"version {self.state.version}"]
+        for name, label in (
             ("reward/mean", "reward"),
             ("loss/policy", "loss"),
             ("loss/nll", "nll"),
@@ -285,14 +300,14 @@ class Trainer:
             ("staleness/mean", "staleness"),
         ):
             if name in line:
-                shown.append(f"{word} {line[name]:.3f}")
-        shown += [f"{line['tokens_per_second']:,.0f} tokens/s", f"{left / 60:.0f} min left at most"]
-        print(", ".join(shown), file=sys.stderr, flush=True)
+                parts.append(f"{label} {line[name]:.3f}")
+        parts += [f"{line['tokens_per_second']:,.0f} tokens/s", f"{left / 60:.0f} min left at most"]
+        print(", ".join(parts), file=sys.stderr, flush=True)
 
 
 def default_folder(config: Config) -> Path:
-    """Where the newest weights of a training are."""
-    place = saved.newest(config.run.output_dir / "checkpoints")
-    if place is None:
+    """Folder of the newest weights of a training."""
+    newest = saved.newest(config.run.output_dir / "checkpoints")
+    if newest is None:
         raise CheckpointError(f"{config.run.output_dir} has no checkpoint yet")
-    return place / "model"
+    return newest / "model"

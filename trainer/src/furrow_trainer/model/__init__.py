@@ -1,4 +1,5 @@
-"""The policy in PyTorch: Nemotron-H's hybrid decoder and the RADIO encoder, under the published names of their tensors."""
+"""The policy in PyTorch: Nemotron-H's hybrid decoder and the RADIO encoder, under the published names of
+their tensors."""
 
 from .checkpoint import Checkpoint, load, save
 from .config import ModelConfig, TextConfig, VisionConfig

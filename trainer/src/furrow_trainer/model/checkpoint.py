@@ -1,4 +1,5 @@
-"""Checkpoints in the Hugging Face layout: config.json, safetensors (one file or shards with an index), tokenizer and template beside them."""
+"""Checkpoints in the Hugging Face layout: config.json, safetensors (one file or shards with an index),
+tokenizer and template beside them."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ _IGNORED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A policy with what it takes to write it back as it was stored."""
+    """A policy with all that writing it back as it was stored needs."""
 
     policy: Policy
     config: ModelConfig
@@ -44,7 +45,8 @@ class Checkpoint:
     others: dict[str, Tensor]
     """Tensors that are not used, kept so that they can be written back."""
     files: dict[str, bytes]
-    """Everything beside the weights: config, tokenizer, template. Held here because the directory may be gone when the next one is written."""
+    """Everything beside the weights: config, tokenizer, template. Held here because the directory may be gone
+    when the next one is written."""
 
 
 def load(
@@ -77,7 +79,9 @@ def load(
     missing, unexpected = policy.load_state_dict({}, strict=False)
     expected = set(missing) | set(unexpected)
     problems = [f"there is no {name}" for name in sorted(expected - set(used))]
-    problems += [f"{names[name]} is no tensor of this architecture" for name in sorted(set(used) - expected)]
+    problems += [
+        f"{names[name]} is not a tensor of this architecture" for name in sorted(set(used) - expected)
+    ]
     shapes = {name: parameter.shape for name, parameter in policy.state_dict().items()}
     problems += [
         f"{names[name]} has shape {list(used[name].shape)}, this config makes it {list(shapes[name])}"
@@ -100,10 +104,11 @@ def save(
     dtype: torch.dtype | None = None,
     shard_bytes_max: int = SHARD_BYTES_MAX,
 ) -> Path:
-    """Writes a whole checkpoint directory under a temporary name, then renames it: it is there whole or not at all.
+    """Writes a whole checkpoint directory under a temporary name, then renames it: it is there whole or not
+    at all.
 
-    Tensors keep the types they were stored in unless `dtype` says otherwise; every file of the source directory that is no weight
-    (config, tokenizer, template) comes along unchanged.
+    Tensors keep the types they were stored in unless `dtype` says otherwise; every file of the source
+    directory that holds no weights (config, tokenizer, template) comes along unchanged.
 
     Raises:
         CheckpointError: when something is at `folder` already.

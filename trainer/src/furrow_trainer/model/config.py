@@ -12,7 +12,7 @@ from ..data.pixels import Tiling
 from ..errors import CheckpointError
 
 CONFIG_BYTES_MAX = 4 << 20
-_LAYER_WORDS = {
+_LAYER_LETTERS = {
     "mamba": "M",
     "linear_attention": "M",
     "attention": "*",
@@ -129,20 +129,24 @@ def read_config(folder: Path) -> ModelConfig:
 
 
 def parse(raw: dict[str, Any]) -> ModelConfig:
-    """Of a decoded config.json."""
+    """The model of a decoded config.json."""
     text = raw.get("llm_config") or raw.get("text_config") or raw
     return ModelConfig(_text(text), _vision(raw) if "vision_config" in raw else None)
 
 
 def _text(raw: dict[str, Any]) -> TextConfig:
     for key, only in (
-        ("use_bias", False), ("mlp_bias", False), ("attention_bias", False), ("mamba_proj_bias", False), ("tie_word_embeddings", False),
+        ("use_bias", False),
+        ("mlp_bias", False),
+        ("attention_bias", False),
+        ("mamba_proj_bias", False),
+        ("tie_word_embeddings", False),
         ("use_conv_bias", True),
-    ):  # fmt: skip
+    ):
         if raw.get(key, only) is not only:
             raise ValueError(f"{key} is {raw[key]!r}; only {only!r} is implemented")
     layers = raw.get("hybrid_override_pattern") or "".join(
-        _LAYER_WORDS[word] for word in raw["layers_block_type"]
+        _LAYER_LETTERS[name] for name in raw["layers_block_type"]
     )
     if set(layers) - set("M-*E") or len(layers) != raw.get("num_hidden_layers", len(layers)):
         raise ValueError(
@@ -199,7 +203,7 @@ def _vision(raw: dict[str, Any]) -> VisionConfig:
         )
     )
     if not width:
-        raise ValueError("vision_config names no tower that is known and has no hidden_size")
+        raise ValueError("vision_config names no known tower and has no hidden_size")
     patch = int(raw["patch_size"])
     ratio = float(raw.get("downsample_ratio", 0.5))
     if ratio != 0.5:

@@ -1,4 +1,5 @@
-"""The decoder: every layer holds one mixer (Mamba-2, MLP, attention or experts). Modules are named as the published tensors are."""
+"""The decoder: every layer holds one mixer (Mamba-2, MLP, attention or experts). Modules are named as the
+published tensors are."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from .scan import chunked_scan
 
 @dataclass(slots=True)
 class State:
-    """What a sequence leaves behind, by layer: the last conv inputs [batch, conv - 1, width], the SSM state [batch, heads, size, n],
-    keys and values [batch, kv heads, time, size]."""
+    """What a sequence leaves behind, by layer: the last conv inputs [batch, conv - 1, width], the SSM state
+    [batch, heads, size, n], keys and values [batch, kv heads, time, size]."""
 
     conv: dict[int, Tensor] = field(default_factory=dict)
     ssm: dict[int, Tensor] = field(default_factory=dict)
@@ -25,7 +26,8 @@ class State:
     values: dict[int, Tensor] = field(default_factory=dict)
 
     def expand(self, batch: int) -> State:
-        """The state of one sequence as that of `batch` that go on from it; gradients of all of them flow back into it."""
+        """The state of one sequence as that of `batch` that go on from it; gradients of all of them flow back
+        into it."""
         parts = (
             {layer: tensor.expand(batch, *tensor.shape[1:]) for layer, tensor in part.items()}
             for part in (self.conv, self.ssm, self.keys, self.values)
@@ -38,11 +40,11 @@ class Span:
     """What a pass over [batch, time] needs to know besides its rows."""
 
     segments: Tensor | None = None
-    """[batch, time]: sequences packed side by side; where the number changes, everything begins anew."""
+    """[batch, time]: sequences packed side by side; where the number changes, another sequence begins."""
     before: State | None = None
-    """What came before it; not with `segments`."""
+    """State before the pass; not with `segments`."""
     after: State | None = None
-    """Filled in, where it is wanted; then no sequence may be padded."""
+    """State that the pass fills in, if given; then no sequence may be padded."""
     chunk: int = 64
     mask: Tensor | None = None
     """[batch, 1, time, past + time], made once for all layers."""
@@ -187,7 +189,8 @@ class Gate(nn.Module):
 
 
 class Experts(nn.Module):
-    """Sigmoid router: experts are chosen by the corrected score and weighted by the uncorrected one; a shared expert is always added."""
+    """Sigmoid router: experts are chosen by the corrected score and weighted by the uncorrected one; a shared
+    expert is always added."""
 
     def __init__(self, config: TextConfig, experts: ExpertsConfig) -> None:
         super().__init__()
@@ -206,9 +209,9 @@ class Experts(nn.Module):
         low = self.fc1_latent_proj(flat) if self.e.latent else flat
         out = torch.zeros_like(low)
         for index, expert in enumerate(self.experts):
-            row, place = (chosen == index).nonzero(as_tuple=True)
+            row, column = (chosen == index).nonzero(as_tuple=True)
             if len(row):
-                out = out.index_add(0, row, expert(low[row]) * share[row, place].unsqueeze(-1).to(low.dtype))
+                out = out.index_add(0, row, expert(low[row]) * share[row, column].unsqueeze(-1).to(low.dtype))
         if self.e.latent:
             out = self.fc2_latent_proj(out)
         return (out + self.shared_experts(flat)).view_as(u)
@@ -282,7 +285,8 @@ class Language(nn.Module):
         return self.backbone.embeddings(torch.where(ids < self.backbone.embeddings.num_embeddings, ids, 0))
 
     def forward(self, h: Tensor, span: Span | None = None) -> Tensor:
-        """Rows [batch, time, hidden] become the last norm's output, of the same shape; `logits` turns it into scores."""
+        """Rows [batch, time, hidden] become the last norm's output, of the same shape; `logits` turns it into
+        scores."""
         span = span or Span(chunk=self.config.chunk)
         assert span.segments is None or (span.before is None and span.after is None), (
             "a packed row has no state"
@@ -301,7 +305,8 @@ class Language(nn.Module):
         return widened(self.lm_head(h))
 
     def _mask(self, h: Tensor, span: Span) -> Tensor | None:
-        """`None`: plain causal. Padding stands behind its sequence, so nothing that counts can see it."""
+        """`None`: plain causal. Padding stands behind its sequence, so no token of a sequence attends to
+        it."""
         time = h.shape[1]
         if span.segments is not None:
             same = span.segments.unsqueeze(-1) == span.segments.unsqueeze(-2)

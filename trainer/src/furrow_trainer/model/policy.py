@@ -11,7 +11,8 @@ from .vision import Tower, VisionModel, pixel_shuffle, projector
 
 
 class Sizes:
-    """Numbers of rows that only a checkpoint's tensors know: of the embedding table, the head, the encoder's prefix and positions."""
+    """Numbers of rows that only a checkpoint's tensors know: of the embedding table, the head, the encoder's
+    prefix and positions."""
 
     def __init__(
         self,
@@ -28,7 +29,8 @@ class Sizes:
 
 
 class Policy(nn.Module):
-    """The policy. Parameters carry the names of the published VL checkpoint; a text model has only those of `language_model.`."""
+    """The policy. Parameters carry the names of the published VL checkpoint; a text model has only those of
+    `language_model.`."""
 
     def __init__(self, config: ModelConfig, sizes: Sizes | None = None) -> None:
         super().__init__()
@@ -44,36 +46,41 @@ class Policy(nn.Module):
     def image_rows(self, pixels: Tensor) -> Tensor:
         """Normalised tiles [tiles, 3, tile, tile] to [tiles, rows a tile, hidden]."""
         assert self.vision_model is not None and self.mlp1 is not None and self.config.vision is not None, (
-            "a text model sees nothing"
+            "a text model reads no images"
         )
         out: Tensor = self.mlp1(pixel_shuffle(self.vision_model(pixels), self.config.vision.swapped))
         return out
 
-    def embed(self, ids: Tensor, rows: Tensor | None = None, places: Tensor | None = None) -> Tensor:
+    def embed(self, ids: Tensor, rows: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
         """[batch, time] to [batch, time, hidden].
 
         Args:
             ids: tokens.
             rows: [placements, hidden] of images.
-            places: [placements] indices into the flattened ids, in the order of `rows`; absent: wherever the placeholder stands.
+            positions: [placements] indices into the flattened ids, in the order of `rows`; without them, all
+                placeholders.
 
         Raises:
-            ValueError: when there are not as many rows as places.
+            ValueError: when there are not as many rows as positions.
         """
         h = self.language_model.embed(ids)
         if self.config.vision is None or rows is None:
             return h
-        if places is None:
-            places = (ids.flatten() == self.config.vision.image_token).nonzero().squeeze(-1)
-        if len(places) != len(rows):
-            raise ValueError(f"{len(places)} placeholders for {len(rows)} rows of images")
-        return h.flatten(0, 1).index_copy(0, places, rows.to(h.dtype)).view_as(h)
+        if positions is None:
+            positions = (ids.flatten() == self.config.vision.image_token).nonzero().squeeze(-1)
+        if len(positions) != len(rows):
+            raise ValueError(f"{len(positions)} placeholders for {len(rows)} rows of images")
+        return h.flatten(0, 1).index_copy(0, positions, rows.to(h.dtype)).view_as(h)
 
     def forward(
-        self, ids: Tensor, rows: Tensor | None = None, span: Span | None = None, places: Tensor | None = None
+        self,
+        ids: Tensor,
+        rows: Tensor | None = None,
+        span: Span | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
         """Hidden rows [batch, time, hidden] behind the last norm; row t scores what follows token t."""
-        out: Tensor = self.language_model(self.embed(ids, rows, places), span)
+        out: Tensor = self.language_model(self.embed(ids, rows, positions), span)
         return out
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -82,7 +89,8 @@ class Policy(nn.Module):
 
     @torch.no_grad()
     def generate(self, ids: Tensor, count: int, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The greedy continuation of one sequence [1, time], token by token: ids [count] and logits [count, vocabulary]."""
+        """The greedy continuation of one sequence [1, time], token by token: ids [count] and logits [count,
+        vocabulary]."""
         chunk = self.config.text.chunk
         state = State()
         hidden = self(ids, rows, Span(chunk=chunk, after=state))[:, -1:]

@@ -1,4 +1,5 @@
-"""The Mamba-2 recurrence over a whole sequence, in chunks: matrix products that give what the recurrence gives, token by token.
+"""The Mamba-2 recurrence over a whole sequence, in chunks: matrix products that give what the recurrence
+gives, token by token.
 
 ```text
 S_t = exp(dt_t A) S_{t-1} + dt_t x_t B_t^T        y_t = S_t C_t + D x_t
@@ -9,7 +10,8 @@ y_t = sum_{s<=t} exp(L_t - L_s) dt_s (C_t . B_s) x_s  +  exp(L_t) S C_t  +  D x_
 S'  = exp(L_Q) S + sum_s exp(L_Q - L_s) dt_s x_s B_s^T
 ```
 
-All exponents are <= 0. dt has no floor: transformers' chunked path lifts dt to `time_step_min`, and then prefill and decode differ.
+All exponents are <= 0. dt has no floor: transformers' chunked path lifts dt to `time_step_min`, and then
+prefill and decode differ.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The RADIO encoder and the projector: a tile of pixels becomes rows of the decoder's input. Modules are named as the published tensors."""
+"""The RADIO encoder and the projector: a tile of pixels becomes rows of the decoder's input. Modules are
+named as the published tensors."""
 
 from __future__ import annotations
 
@@ -147,7 +148,8 @@ def projector(config: VisionConfig, hidden: int) -> nn.Sequential:
 
 
 def pixel_shuffle(features: Tensor, swapped: bool) -> Tensor:
-    """[tiles, m * m, width] to [tiles, (m / 2)^2, 4 width]: of each 2 x 2 square the patches in reading order."""
+    """[tiles, m * m, width] to [tiles, (m / 2)^2, 4 width]: of each 2 x 2 square the patches in reading
+    order."""
     m = round(features.shape[1] ** 0.5)
     squares = features.unflatten(1, (m // 2, 2, m // 2, 2))
     order = (0, 3, 1, 2, 4, 5) if swapped else (0, 1, 3, 2, 4, 5)

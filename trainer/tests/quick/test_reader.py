@@ -57,7 +57,7 @@ def test_a_group_comes_when_its_row_does_with_all_its_scored_trajectories(tmp_pa
     assert [step.step for step in reader.steps(group.trajectories[0])] == [0, 1, 2]
     assert reader.cursor().version == 0, "handed out is not done"
     reader.done(group)
-    assert reader.cursor() == Cursor("twin", 2)
+    assert reader.cursor() == Cursor("run", 2)
     assert reader.counts["trajectories left out: failed"] == 1
 
 
@@ -73,13 +73,13 @@ def test_of_an_evaluation_nothing_is_learned_whatever_its_flags_say(tmp_path: Pa
     reader = Reader(tmp_path, Choice(trainable=trainable))
     assert drain(reader) == ["g1"]
     assert reader.counts["trajectories left out: evaluation"] == 2
-    assert drain(Reader(tmp_path)) == ["g0", "g1"], "who does not learn may look"
+    assert drain(Reader(tmp_path)) == ["g0", "g1"], "a reader without `trainable` gets them"
     assert drain(Reader(tmp_path, Choice(trainable=trainable, splits=frozenset({"eval"})))) == [], (
-        "nor by asking for it"
+        "nor where `splits` names it"
     )
 
 
-def test_who_stops_in_the_middle_of_a_commit_finds_the_rest(tmp_path: Path) -> None:
+def test_a_reader_that_stops_in_the_middle_of_a_commit_finds_the_rest(tmp_path: Path) -> None:
     farm = Farm(tmp_path)
     farm.commit(
         [farm.trajectory(f"g{i}", 0) for i in range(3)], [farm.group(f"g{i}", [1.0]) for i in range(3)]
@@ -96,7 +96,8 @@ def test_who_stops_in_the_middle_of_a_commit_finds_the_rest(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("seed", range(12))
 def test_each_group_is_done_once_over_restarts_merges_and_many_readers(tmp_path: Path, seed: int) -> None:
-    """A random life: commits whose groups straddle each other, merges, parts removed, readers killed and started again."""
+    """A random life: commits whose groups straddle each other, merges, parts removed, readers killed and
+    started again."""
     rng = np.random.default_rng(seed)
     farm = Farm(tmp_path)
     world = int(rng.integers(1, 4))
@@ -145,7 +146,8 @@ def test_each_group_is_done_once_over_restarts_merges_and_many_readers(tmp_path:
                     pending.append(group)
                     if rng.random() < 0.3:
                         break
-                # A checkpoint: what is done and the cursor are saved in one go. What is not done is read again after a kill.
+                # A checkpoint: what is done and the cursor are saved in one go. What is not done is read
+                # again after a kill.
                 for group in pending:
                     if rng.random() < 0.7:
                         reader.done(group)
@@ -158,8 +160,8 @@ def test_each_group_is_done_once_over_restarts_merges_and_many_readers(tmp_path:
     assert sorted(done) == sorted(name for name, count in made.items() if count), f"seed {seed}"
 
 
-def test_a_cursor_survives_its_own_text_and_strangers_are_refused(tmp_path: Path) -> None:
-    cursor = Cursor("twin", 4, frozenset({"a", "b"}), 1, 2)
+def test_a_cursor_survives_its_own_text_and_other_cursors_are_refused(tmp_path: Path) -> None:
+    cursor = Cursor("run", 4, frozenset({"a", "b"}), 1, 2)
     assert Cursor.from_json(cursor.to_json()) == cursor
     for text in (
         "",
@@ -174,14 +176,14 @@ def test_a_cursor_survives_its_own_text_and_strangers_are_refused(tmp_path: Path
     simple(farm, 0)
     for other, why in (
         (Cursor("other", 1), "is of run other"),
-        (Cursor("twin", 7), "stands at commit 7"),
-        (Cursor("twin", 1, rank=1, world=2), "is of reader 1 of 2"),
+        (Cursor("run", 7), "stands at commit 7"),
+        (Cursor("run", 1, rank=1, world=2), "is of reader 1 of 2"),
     ):
         with pytest.raises(DataError, match=why):
             Reader(tmp_path, cursor=other)
 
 
-def test_it_waits_for_new_shards_and_not_longer_than_it_was_told(tmp_path: Path) -> None:
+def test_it_waits_for_new_shards_up_to_its_timeout(tmp_path: Path) -> None:
     farm = Farm(tmp_path)
     simple(farm, 0)
 
@@ -247,7 +249,7 @@ def test_an_expired_file_is_counted_and_does_not_stop_the_stream(tmp_path: Path)
     simple(farm, 0)
     simple(farm, 1)
     for table in ("trajectories", "steps", "groups"):
-        farm.expire(f"{table}/twin-x000001.parquet")
+        farm.expire(f"{table}/run-x000001.parquet")
     reader = Reader(tmp_path)
     assert drain(reader) == ["g001"]
     assert reader.counts["files expired before they were read"] == 3
@@ -281,19 +283,19 @@ def test_values_made_by_columns_are_pyarrows_own() -> None:
 def test_damage_is_named(tmp_path: Path) -> None:
     farm = Farm(tmp_path)
     simple(farm, 0)
-    place = tmp_path / "data" / "steps" / "twin-x000001.parquet"
-    data = bytearray(place.read_bytes())
+    path = tmp_path / "data" / "steps" / "run-x000001.parquet"
+    data = bytearray(path.read_bytes())
     data[len(data) // 3] ^= 1
-    place.write_bytes(data)
+    path.write_bytes(data)
     with pytest.raises(DataError, match="SHA-256"):
         drain(Reader(tmp_path, verify=True))
-    place.write_bytes(data[:-1])
+    path.write_bytes(data[:-1])
     with pytest.raises(DataError, match="bytes, the manifest says"):
         drain(Reader(tmp_path))
-    place.unlink()
+    path.unlink()
     with pytest.raises(DataError, match="is not there"):
         drain(Reader(tmp_path))
-    with pytest.raises(DataError, match="no run directory"):
+    with pytest.raises(DataError, match="is not a run directory"):
         Reader(tmp_path / "nothing")
 
 
@@ -309,11 +311,11 @@ def test_damage_is_named(tmp_path: Path) -> None:
                     {"table": "steps", "path": "../steps/a.parquet", "rows": 1, "bytes": 1, "sha256": ""}
                 ]
             },
-            "is no path",
+            "is not a path",
         ),
         (
             {"files": [{"table": "steps", "path": "groups/a.parquet", "rows": 1, "bytes": 1, "sha256": ""}]},
-            "is no path",
+            "is not a path",
         ),
         (
             {"files": [{"table": "steps", "path": "steps/a.parquet", "rows": -1, "bytes": 1, "sha256": ""}]},
@@ -326,8 +328,8 @@ def test_damage_is_named(tmp_path: Path) -> None:
 def test_a_commit_that_cannot_be_is_refused(tmp_path: Path, change: dict[str, object], why: str) -> None:
     farm = Farm(tmp_path)
     farm.commit([], [farm.group("g", [])])
-    place = tmp_path / "data" / "manifest" / f"{1:020}.json"
-    commit = json.loads(place.read_text())
-    place.write_text(json.dumps(commit | change))
+    path = tmp_path / "data" / "manifest" / f"{1:020}.json"
+    commit = json.loads(path.read_text())
+    path.write_text(json.dumps(commit | change))
     with pytest.raises(DataError, match=why):
         list(Manifest(tmp_path).read_all())
