@@ -2,7 +2,7 @@
 # The tests.
 #
 #   tests/run.sh          everything: format, lints, licences, all tests, then the quickstart job, whose data other
-#                         projects' readers check
+#                         projects' readers check. The trainer's tests that need PyTorch are left out: trainer/test.sh
 #   tests/run.sh check    format, lints, and the tests that need no browser, no Python and seconds each; installs nothing
 #   tests/run.sh e2e      the tests that start browsers and whole farms, then the quickstart job as above
 #
@@ -110,6 +110,8 @@ all() {
   part "licences and sources"
   # Without advisories: their database is fetched at run time and changes without a commit.
   "$TOOLS/bin/cargo-deny" --workspace --locked check -D warnings licenses bans sources
+  part "Python's lints and types, and the trainer's tests without PyTorch"
+  ./trainer/test.sh --quick
   part "building the tests"
   # Built first, so that the seconds of the tests are theirs.
   tests --no-run --quiet
