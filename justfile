@@ -22,7 +22,7 @@ e2e:
 js *arguments:
     tests/js.sh "$@"
 
-# the trainer's lints, types and tests; `just trainer --reader`: the reader alone
+# the trainer's lints, types and tests; `just trainer --quick`: what needs no PyTorch
 trainer *arguments:
     trainer/test.sh "$@"
 
